@@ -6,9 +6,14 @@ lists. Paths are relative to the folder named by the prefix.
 
 # ops/core: the engine. No TensorFlow, no Python.
 CORE_HDRS = [
+    "communicator.h",
     "dtype.h",
+    "engine.h",
+    "hash.h",
     "reduce.h",
     "reduce_variants.h",
+    "request.h",
+    "scheduler.h",
     "status.h",
 ]
 
@@ -17,33 +22,65 @@ CORE_TEXTUAL_HDRS = ["reduce_kernels.inc"]
 
 CORE_SRCS = [
     "dtype.cc",
+    "engine.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
     "reduce_kernels_avx512.cc",
     "reduce_kernels_baseline.cc",
+    "request.cc",
     "status.cc",
 ]
 
 CORE_TESTS = []
 
 # ops/transport/shm: ranks on one host, through shared memory.
-SHM_HDRS = []
+SHM_HDRS = [
+    "board.h",
+    "layout.h",
+    "process.h",
+    "segment.h",
+    "shm_communicator.h",
+    "shm_scheduler.h",
+    "stream.h",
+    "stuck_detector.h",
+    "waiter.h",
+]
 
-SHM_SRCS = []
+SHM_SRCS = [
+    "board.cc",
+    "process.cc",
+    "segment.cc",
+    "shm_communicator.cc",
+    "shm_scheduler.cc",
+    "stuck_detector.cc",
+    "waiter.cc",
+]
 
 SHM_TESTS = []
 
 # ops/world: the one object of a process that owns the engine and its transport.
-WORLD_HDRS = []
+WORLD_HDRS = [
+    "world.h",
+]
 
-WORLD_SRCS = []
+WORLD_SRCS = [
+    "world.cc",
+]
 
 WORLD_TESTS = []
 
 # ops/tensorflow: one collective, one file.
-TENSORFLOW_HDRS = []
+TENSORFLOW_HDRS = [
+    "collective_kernel.h",
+]
 
-TENSORFLOW_SRCS = []
+TENSORFLOW_SRCS = [
+    "allgather.cc",
+    "allreduce.cc",
+    "barrier.cc",
+    "broadcast.cc",
+    "collective_kernel.cc",
+]
 
 # ops/python: the pybind11 module.
 PYTHON_SRCS = ["module.cc"]

@@ -1,0 +1,42 @@
+// Element-wise reduction over ranks.
+//
+// One definition serves every transport: out[i] = finish(x_0[i] o x_1[i] o ... o x_{n-1}[i]),
+// always in rank order, so that all ranks, and all runs, get the same bits. float16 and bfloat16
+// are accumulated in float32 and rounded once.
+#ifndef HVD_CORE_REDUCE_H_
+#define HVD_CORE_REDUCE_H_
+
+#include <cstdint>
+
+#include "ops/core/dtype.h"
+#include "ops/core/status.h"
+
+namespace hvd {
+
+enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct };
+
+// "sum", "average", "min", "max", "product".
+const char* Name(ReduceOp op);
+
+// What is computed: each input times `prescale`, combined, divided by `divisor` for kAverage, times
+// `postscale`. Integer averages are truncated towards zero after an exact 64-bit sum; other integer
+// operations wrap around. A scaled integer is computed in float64 and truncated towards zero.
+struct Reduction {
+  DataType dtype = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int64_t divisor = 1;  // number of contributing ranks
+};
+
+// Whether the operation has a meaning for the type (sums of bool have none).
+Status CheckReduction(DataType dtype, ReduceOp op, double prescale, double postscale);
+
+// Reduces `count` elements of `inputs[0..num_inputs)` into `output`, which may be one of the inputs
+// (the same address, not an overlapping one). Neither needs more alignment than its element.
+void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output,
+            int64_t count);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_REDUCE_H_

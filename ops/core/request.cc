@@ -1,0 +1,106 @@
+#include "ops/core/request.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ops/core/hash.h"
+
+namespace hvd {
+namespace {
+
+std::string ShapeText(const std::vector<int64_t>& shape, bool any_first_dimension) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ",";
+    text += (i == 0 && any_first_dimension) ? "*" : std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string NumberText(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof(buffer), "%.9g", value);
+  return buffer;
+}
+
+}  // namespace
+
+const char* Name(CollectiveKind kind) {
+  constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+Status ValidateRequest(const Request& request, const std::vector<int>& ranks) {
+  HVD_RETURN_IF_ERROR(request.fault);
+  if (request.kind == CollectiveKind::kAllreduce) {
+    HVD_RETURN_IF_ERROR(
+        CheckReduction(request.dtype, request.reduce_op, request.prescale, request.postscale));
+  }
+  if (request.kind == CollectiveKind::kBroadcast &&
+      std::find(ranks.begin(), ranks.end(), request.root_rank) == ranks.end()) {
+    return InvalidArgument("root_rank " + std::to_string(request.root_rank) +
+                           " does not exist: the process set has " + std::to_string(ranks.size()) +
+                           " ranks, from " + std::to_string(ranks.front()) + " to " +
+                           std::to_string(ranks.back()));
+  }
+  if (request.kind == CollectiveKind::kAllgather) {
+    for (const Piece& piece : request.pieces) {
+      if (piece.shape.empty()) {
+        return InvalidArgument(
+            "allgather joins tensors along their first dimension, and a scalar has none; reshape "
+            "it "
+            "to [1]");
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+uint64_t Fingerprint(const Request& request) {
+  const bool gathers = request.kind == CollectiveKind::kAllgather;
+  uint64_t h = HashMix(1, static_cast<uint64_t>(request.kind));
+  h = HashMix(h, static_cast<uint64_t>(request.dtype));
+  if (request.kind == CollectiveKind::kAllreduce) {
+    h = HashMix(h, static_cast<uint64_t>(request.reduce_op));
+    h = HashDouble(h, request.prescale);
+    h = HashDouble(h, request.postscale);
+  }
+  if (request.kind == CollectiveKind::kBroadcast) {
+    h = HashMix(h, static_cast<uint64_t>(request.root_rank));
+  }
+  h = HashMix(h, request.pieces.size());
+  for (const Piece& piece : request.pieces) {
+    h = HashMix(h, piece.shape.size());
+    for (size_t i = gathers ? 1 : 0; i < piece.shape.size(); ++i) {
+      h = HashMix(h, static_cast<uint64_t>(piece.shape[i]));
+    }
+  }
+  return h;
+}
+
+std::string Describe(const Request& request, size_t max_bytes) {
+  std::string text = Name(request.kind);
+  if (request.kind == CollectiveKind::kAllreduce) {
+    text += std::string("(") + Name(request.reduce_op) + ")";
+  }
+  if (!request.pieces.empty()) {
+    const size_t count = request.pieces.size();
+    text += " of " + (count == 1
+                          ? std::string("a ") + Name(request.dtype) + " tensor, shape"
+                          : std::to_string(count) + " " + Name(request.dtype) + " tensors, shapes");
+    for (const Piece& piece : request.pieces) {
+      text += " " + ShapeText(piece.shape, request.kind == CollectiveKind::kAllgather);
+      if (text.size() > max_bytes) break;
+    }
+  }
+  if (request.kind == CollectiveKind::kBroadcast) {
+    text += ", root_rank " + std::to_string(request.root_rank);
+  }
+  if (request.prescale != 1.0) text += ", prescale " + NumberText(request.prescale);
+  if (request.postscale != 1.0) text += ", postscale " + NumberText(request.postscale);
+  if (!request.fault.ok()) text += " (" + request.fault.message() + ")";
+  if (text.size() > max_bytes) text = text.substr(0, max_bytes - 3) + "...";
+  return text;
+}
+
+}  // namespace hvd

@@ -1,0 +1,75 @@
+// Request: all that crosses from a framework kernel into the engine.
+#ifndef HVD_CORE_REQUEST_H_
+#define HVD_CORE_REQUEST_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/core/dtype.h"
+#include "ops/core/reduce.h"
+#include "ops/core/status.h"
+
+namespace hvd {
+
+enum class CollectiveKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kBarrier };
+
+// "allreduce", "allgather", "broadcast", "barrier".
+const char* Name(CollectiveKind kind);
+
+// One tensor of a request. The memory belongs to the caller and must live until `done` has run.
+struct Piece {
+  const void* input = nullptr;
+  void* output = nullptr;  // may equal input; of an allgather it is set by Request::allocate
+  std::vector<int64_t> shape;
+
+  int64_t NumElements() const {
+    int64_t count = 1;
+    for (int64_t dimension : shape) count *= dimension;
+    return count;
+  }
+};
+
+struct Request {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  std::string name;  // the same on all ranks; may be used again, see Engine
+  int32_t process_set = 0;
+  DataType dtype = DataType::kUint8;  // of all pieces
+  std::vector<Piece> pieces;
+
+  // Allreduce.
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  // Broadcast: the global rank that sends.
+  int root_rank = 0;
+
+  // Allgather: called once with rows[piece][member], the first dimensions; allocates the outputs
+  // and stores their addresses in `pieces`. Runs on the engine's thread.
+  std::function<Status(const std::vector<std::vector<int64_t>>& rows, std::vector<Piece>* pieces)>
+      allocate;
+
+  // Called exactly once, on any thread; must not block.
+  std::function<void(const Status&)> done;
+
+  // A fault that only this rank can see (a type without meaning for the operation, say). The
+  // request is announced all the same, so that the other ranks get an error instead of a wait.
+  Status fault;
+};
+
+// Checks what one rank can check alone; `ranks` are the global ranks of the process set.
+Status ValidateRequest(const Request& request, const std::vector<int>& ranks);
+
+// A hash of everything that must agree between ranks. The first dimension of an allgather is left
+// out, since it may differ.
+uint64_t Fingerprint(const Request& request);
+
+// The same in words, for example "allreduce(average) of 2 float32 tensors, shapes [3,4] [4]"; at
+// most `max_bytes` long.
+std::string Describe(const Request& request, size_t max_bytes);
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_REQUEST_H_

@@ -1,0 +1,70 @@
+// Scheduler: agrees with the other ranks what is executed next.
+//
+// Ranks announce requests in any order. Once every member of a process set has announced the same
+// key, the collective gets a ticket, and Next() hands it out on each member in ticket order.
+#ifndef HVD_CORE_SCHEDULER_H_
+#define HVD_CORE_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/core/communicator.h"
+#include "ops/core/request.h"
+#include "ops/core/status.h"
+
+namespace hvd {
+
+// What the ranks match: (process set, name, occurrence), hashed to 128 bits.
+struct MatchKey {
+  uint64_t low = 0;
+  uint64_t high = 0;
+
+  bool operator==(const MatchKey& other) const { return low == other.low && high == other.high; }
+};
+
+struct Announcement {
+  MatchKey key;
+  uint64_t fingerprint = 0;
+  const std::vector<int>* ranks = nullptr;  // global ranks of the process set, ascending
+  std::unique_ptr<Request> request;
+};
+
+struct Assignment {
+  enum class Verdict {
+    kExecute,
+    kMismatch,  // all members arrived, but they announced different things
+    kFailed,    // it can never complete; `error` says why, and only some members got it
+  };
+  Verdict verdict = Verdict::kExecute;
+  Ticket ticket = 0;
+  Status error;
+  std::unique_ptr<Request> request;
+  int64_t handle = 0;  // for Complete()
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  // Announces a request. Never blocks on other ranks. On an error the request is given back through
+  // the announcement.
+  virtual Status Post(Announcement* announcement) = 0;
+
+  // Waits for the next collective. An error is final: the job was aborted, or Interrupt() was
+  // called (kFailedPrecondition).
+  virtual Status Next(Assignment* assignment) = 0;
+
+  // The collective of this handle has been executed here.
+  virtual void Complete(int64_t handle) = 0;
+
+  // Makes Next() return. Callable from any thread.
+  virtual void Interrupt() = 0;
+
+  // Takes back all requests that were announced and not handed out.
+  virtual std::vector<std::unique_ptr<Request>> Drain() = 0;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_CORE_SCHEDULER_H_

@@ -1,0 +1,218 @@
+// The Python module `_core`: the life of the world, and collectives of bytes for Python objects.
+//
+// Everything here works in eager code, while a graph is built, and in TF1 alike, since it does not
+// involve TensorFlow.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/world/world.h"
+
+namespace py = pybind11;
+
+namespace hvd::python {
+namespace {
+
+// The interval at which a blocked call looks for Ctrl-C.
+constexpr auto kSignalInterval = std::chrono::milliseconds(50);
+
+// Set once, when the module is imported; the interpreter keeps the module, and so the class, alive.
+PyObject* g_collective_error = nullptr;
+
+void RaiseIfError(const Status& status) {
+  if (status.ok()) return;
+  py::object error =
+      py::reinterpret_borrow<py::object>(g_collective_error)(py::str(status.message()));
+  error.attr("code") = CodeName(status.code());
+  PyErr_SetObject(g_collective_error, error.ptr());
+  throw py::error_already_set();
+}
+
+std::shared_ptr<World> CurrentWorld() {
+  std::shared_ptr<World> world;
+  RaiseIfError(World::Current(&world));
+  return world;
+}
+
+// A request of this thread and its memory. Shared with the engine, since a call that is interrupted
+// by Ctrl-C returns while the request is still pending.
+struct Call {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool finished = false;
+  Status status;
+  std::string input;
+  std::string output;
+  std::vector<int64_t> rows;
+};
+
+void Wait(Call* call) {
+  while (true) {
+    {
+      py::gil_scoped_release release;
+      std::unique_lock<std::mutex> lock(call->mutex);
+      if (call->changed.wait_for(lock, kSignalInterval, [&] { return call->finished; })) break;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  RaiseIfError(call->status);
+}
+
+void Run(std::shared_ptr<Call> call, std::unique_ptr<Request> request) {
+  std::shared_ptr<World> world = CurrentWorld();
+  request->done = [call](const Status& status) {
+    std::lock_guard<std::mutex> lock(call->mutex);
+    call->status = status;
+    call->finished = true;
+    call->changed.notify_all();
+  };
+  {
+    py::gil_scoped_release release;
+    world->engine().Submit(std::move(request));
+  }
+  Wait(call.get());
+}
+
+std::unique_ptr<Request> NewRequest(CollectiveKind kind, const std::string& name, int process_set) {
+  auto request = std::make_unique<Request>();
+  request->kind = kind;
+  request->name = name;
+  request->process_set = process_set;
+  return request;
+}
+
+void BroadcastString(const std::string& name, int root, int process_set, int64_t bytes,
+                     const std::shared_ptr<Call>& call) {
+  auto request = NewRequest(CollectiveKind::kBroadcast, name, process_set);
+  request->root_rank = root;
+  call->output.resize(static_cast<size_t>(bytes));
+  request->pieces.push_back({call->input.data(), call->output.data(), {bytes}});
+  Run(call, std::move(request));
+}
+
+py::bytes BroadcastBytes(const py::bytes& data, int root, const std::string& name,
+                         int process_set) {
+  const bool is_root = CurrentWorld()->config().rank == root;
+  auto size_call = std::make_shared<Call>();
+  auto data_call = std::make_shared<Call>();
+  if (is_root) data_call->input = data;
+  const int64_t size = static_cast<int64_t>(data_call->input.size());
+  size_call->input.assign(reinterpret_cast<const char*>(&size), sizeof(size));
+  BroadcastString(name + ".size", root, process_set, sizeof(size), size_call);
+  int64_t bytes = 0;
+  std::memcpy(&bytes, size_call->output.data(), sizeof(bytes));
+  BroadcastString(name + ".data", root, process_set, bytes, data_call);
+  return py::bytes(data_call->output);
+}
+
+std::vector<py::bytes> AllgatherBytes(const py::bytes& data, const std::string& name,
+                                      int process_set) {
+  auto call = std::make_shared<Call>();
+  call->input = data;
+  auto request = NewRequest(CollectiveKind::kAllgather, name, process_set);
+  request->pieces.push_back(
+      {call->input.data(), nullptr, {static_cast<int64_t>(call->input.size())}});
+  request->allocate = [call](const std::vector<std::vector<int64_t>>& rows,
+                             std::vector<Piece>* pieces) {
+    call->rows = rows[0];
+    int64_t total = 0;
+    for (int64_t member_rows : call->rows) total += member_rows;
+    call->output.resize(static_cast<size_t>(total));
+    (*pieces)[0].output = call->output.data();
+    return Status::Ok();
+  };
+  Run(call, std::move(request));
+  std::vector<py::bytes> parts;
+  size_t begin = 0;
+  for (int64_t rows : call->rows) {
+    parts.emplace_back(call->output.data() + begin, static_cast<size_t>(rows));
+    begin += static_cast<size_t>(rows);
+  }
+  return parts;
+}
+
+void Barrier(const std::string& name, int process_set) {
+  Run(std::make_shared<Call>(), NewRequest(CollectiveKind::kBarrier, name, process_set));
+}
+
+void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
+          const std::string& segment, double start_timeout, double deadlock_seconds,
+          int64_t chunk_bytes) {
+  WorldConfig config;
+  config.rank = rank;
+  config.size = size;
+  config.local_rank = local_rank;
+  config.local_size = local_size;
+  config.cross_rank = cross_rank;
+  config.cross_size = cross_size;
+  config.segment = segment;
+  config.start_timeout_seconds = start_timeout;
+  config.deadlock_seconds = deadlock_seconds;
+  config.chunk_bytes = chunk_bytes;
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = World::Init(config);
+  }
+  RaiseIfError(status);
+}
+
+bool IsInitialized() {
+  std::shared_ptr<World> world;
+  return World::Current(&world).ok();
+}
+
+std::map<std::string, int64_t> Stats() {
+  std::shared_ptr<World> world = CurrentWorld();
+  const EngineStats& stats = world->engine().stats();
+  return {
+      {"collectives", stats.collectives.load()},
+      {"failures", stats.failures.load()},
+      {"bytes", stats.bytes.load()},
+      {"sleeps", world->waiter().sleeps()},
+      {"wakes", world->waiter().wakes()},
+  };
+}
+
+}  // namespace
+}  // namespace hvd::python
+
+PYBIND11_MODULE(_core, module) {
+  using namespace hvd;          // NOLINT
+  using namespace hvd::python;  // NOLINT
+  module.doc() = "The engine of hvd_keras. Private: use the functions of hvd_keras instead.";
+
+  g_collective_error = PyErr_NewExceptionWithDoc(
+      "hvd_keras._core.CollectiveError",
+      "A collective, or hvd.init(), failed; `code` is the kind of failure, for example 'Aborted'.",
+      PyExc_RuntimeError, nullptr);
+  module.attr("CollectiveError") = py::reinterpret_borrow<py::object>(g_collective_error);
+
+  module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("local_rank"),
+             py::arg("local_size"), py::arg("cross_rank"), py::arg("cross_size"),
+             py::arg("segment"), py::arg("start_timeout"), py::arg("deadlock_seconds"),
+             py::arg("chunk_bytes"));
+  module.def("shutdown", &World::Shutdown, py::call_guard<py::gil_scoped_release>());
+  module.def("is_initialized", &IsInitialized);
+  module.def("rank", [] { return CurrentWorld()->config().rank; });
+  module.def("size", [] { return CurrentWorld()->config().size; });
+  module.def("local_rank", [] { return CurrentWorld()->config().local_rank; });
+  module.def("local_size", [] { return CurrentWorld()->config().local_size; });
+  module.def("cross_rank", [] { return CurrentWorld()->config().cross_rank; });
+  module.def("cross_size", [] { return CurrentWorld()->config().cross_size; });
+  module.def("broadcast_bytes", &BroadcastBytes, py::arg("data"), py::arg("root"), py::arg("name"),
+             py::arg("process_set") = 0);
+  module.def("allgather_bytes", &AllgatherBytes, py::arg("data"), py::arg("name"),
+             py::arg("process_set") = 0);
+  module.def("barrier", &Barrier, py::arg("name"), py::arg("process_set") = 0);
+  module.def("stats", &Stats);
+}

@@ -1,0 +1,71 @@
+// HvdAllgather: joins the tensors of all ranks along their first dimension.
+#include <utility>
+
+#include "ops/tensorflow/collective_kernel.h"
+
+namespace hvd::tf {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("HvdAllgather")
+    .Input("tensors: N * T")
+    .Output("outputs: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: " HVD_ALL_TYPES)
+    .Attr("tensor_name: string = ''")
+    .Attr("process_set: int = 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* context) {
+      for (int i = 0; i < context->num_inputs(); ++i) {
+        ShapeHandle shape;
+        TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(i), 1, &shape));
+        TF_RETURN_IF_ERROR(context->ReplaceDim(shape, 0, context->UnknownDim(), &shape));
+        context->set_output(i, shape);
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Concatenates the tensors of all ranks of a process set along the first dimension, in rank order; every
+rank gets the result.
+
+tensors: the same types and shapes on all ranks, but for the first dimension, which may differ.
+tensor_name: matches the call across ranks; defaults to the name of the node.
+)doc");
+
+class AllgatherKernel : public CollectiveKernel {
+ public:
+  using CollectiveKernel::CollectiveKernel;
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    auto request = NewRequest(context, CollectiveKind::kAllgather);
+    request->allocate = [context](const std::vector<std::vector<int64_t>>& rows,
+                                  std::vector<Piece>* pieces) {
+      return AllocateOutputs(context, rows, pieces);
+    };
+    Submit(context, std::move(request), std::move(done));
+  }
+
+ private:
+  static Status AllocateOutputs(tensorflow::OpKernelContext* context,
+                                const std::vector<std::vector<int64_t>>& rows,
+                                std::vector<Piece>* pieces) {
+    for (size_t i = 0; i < pieces->size(); ++i) {
+      int64_t total = 0;
+      for (int64_t member_rows : rows[i]) total += member_rows;
+      tensorflow::TensorShape shape = context->input(static_cast<int>(i)).shape();
+      shape.set_dim(0, total);
+      tensorflow::Tensor* output = nullptr;
+      const absl::Status allocated = context->allocate_output(static_cast<int>(i), shape, &output);
+      if (!allocated.ok()) return ResourceExhausted(std::string(allocated.message()));
+      (*pieces)[i].output = const_cast<char*>(output->tensor_data().data());
+    }
+    return Status::Ok();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("HvdAllgather").Device(tensorflow::DEVICE_CPU), AllgatherKernel);
+
+}  // namespace
+}  // namespace hvd::tf

@@ -1,0 +1,50 @@
+// What the kernels of all collectives share: attributes, the way into the engine and back.
+#ifndef HVD_TENSORFLOW_COLLECTIVE_KERNEL_H_
+#define HVD_TENSORFLOW_COLLECTIVE_KERNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "ops/core/request.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace hvd::tf {
+
+// The types of REGISTER_OP attributes, as text.
+#define HVD_ALL_TYPES                                                                        \
+  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, " \
+  "double}"
+
+// An asynchronous kernel: it submits a request and returns; the engine's thread calls `done`.
+class CollectiveKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* context);
+
+ protected:
+  // A request with its name, process set and type filled in, and with the shapes of all inputs.
+  std::unique_ptr<Request> NewRequest(tensorflow::OpKernelContext* context,
+                                      CollectiveKind kind) const;
+
+  // One output for each input, of the same shape, in the input's own memory where TensorFlow allows
+  // it. A failure becomes the request's fault, so that the other ranks learn of it.
+  static void AllocateOutputsLikeInputs(tensorflow::OpKernelContext* context, Request* request);
+
+  // Hands the request over; `done` is called once it is through.
+  static void Submit(tensorflow::OpKernelContext* context, std::unique_ptr<Request> request,
+                     DoneCallback done);
+
+ private:
+  std::string tensor_name_;
+  int process_set_ = 0;
+};
+
+// Each output has the shape of its input.
+absl::Status SameShapes(tensorflow::shape_inference::InferenceContext* context);
+
+absl::Status ToTensorflow(const Status& status);
+
+}  // namespace hvd::tf
+
+#endif  // HVD_TENSORFLOW_COLLECTIVE_KERNEL_H_

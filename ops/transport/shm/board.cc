@@ -1,0 +1,159 @@
+#include "ops/transport/shm/board.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace hvd::shm {
+namespace {
+
+constexpr int64_t kLockSliceNs = 250'000'000;
+
+void SetBit(uint64_t* bits, int rank) { bits[rank / 64] |= uint64_t{1} << (rank % 64); }
+
+int64_t MonotonicNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+int32_t* BucketOf(Board* board, uint64_t key) { return &board->buckets[key % kBoardBuckets]; }
+
+bool IsFree(const BoardSlot& slot) {
+  return !slot.in_use ||
+         (slot.published && slot.done.load(std::memory_order_acquire) == slot.recipients);
+}
+
+int32_t TakeFreeSlot(Board* board) {
+  for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
+    const int32_t index = (board->next_free + i) % kMaxBoardSlots;
+    if (!IsFree(board->slots[index])) continue;
+    board->next_free = (index + 1) % kMaxBoardSlots;
+    return index;
+  }
+  return -1;
+}
+
+void Unlink(Board* board, int32_t index) {
+  int32_t* link = BucketOf(board, board->slots[index].key_low);
+  while (*link != index) link = &board->slots[*link].next;
+  *link = board->slots[index].next;
+}
+
+// Gives the slot its ticket and puts it into the queues of `recipients`.
+void Publish(Segment* segment, int32_t index, const std::vector<int>& recipients) {
+  Board& board = segment->board();
+  BoardSlot& slot = board.slots[index];
+  Unlink(&board, index);
+  slot.ticket = board.next_ticket++;
+  slot.published = 1;
+  slot.recipients = static_cast<int32_t>(recipients.size());
+  for (int rank : recipients) {
+    std::atomic<uint64_t>& queued = segment->line(rank).queued;
+    const uint64_t position = queued.load(std::memory_order_relaxed);
+    // A slot is in a queue at most once, so a ring as long as the board never overflows.
+    segment->queue(rank)[position % kMaxBoardSlots].store(index, std::memory_order_relaxed);
+    queued.store(position + 1, std::memory_order_seq_cst);
+  }
+}
+
+}  // namespace
+
+Status BoardLock::Acquire() {
+  pthread_mutex_t* mutex = &segment_->board().mutex;
+  if (pthread_mutex_trylock(mutex) == 0) {
+    held_ = true;
+    return Status::Ok();
+  }
+  while (true) {
+    timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    const int64_t ns = deadline.tv_nsec + kLockSliceNs;
+    deadline.tv_sec += ns / 1'000'000'000;
+    deadline.tv_nsec = ns % 1'000'000'000;
+    const int error = pthread_mutex_timedlock(mutex, &deadline);
+    if (error == 0) {
+      held_ = true;
+      return Status::Ok();
+    }
+    if (error == EOWNERDEAD) {
+      pthread_mutex_consistent(mutex);
+      held_ = true;
+      segment_->Abort("a rank died while it announced a collective");
+      return segment_->AbortStatus();
+    }
+    if (error != ETIMEDOUT) return Internal(ErrnoMessage("cannot lock the board", error));
+    HVD_RETURN_IF_ERROR(segment_->AbortStatus());
+  }
+}
+
+int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement) {
+  Board& board = segment->board();
+  const MatchKey& key = announcement.key;
+  int32_t* bucket = BucketOf(&board, key.low);
+  for (int32_t index = *bucket; index >= 0; index = board.slots[index].next) {
+    const BoardSlot& slot = board.slots[index];
+    if (slot.key_low == key.low && slot.key_high == key.high) return index;
+  }
+  const int32_t index = TakeFreeSlot(&board);
+  if (index < 0) return -1;
+  BoardSlot& slot = board.slots[index];
+  slot.key_low = key.low;
+  slot.key_high = key.high;
+  slot.fingerprint = announcement.fingerprint;
+  slot.ticket = 0;
+  slot.posted_ns = MonotonicNs();
+  slot.members = static_cast<int32_t>(announcement.ranks->size());
+  slot.arrived = 0;
+  slot.in_use = 1;
+  slot.mismatch = slot.published = slot.failed = 0;
+  slot.done.store(0, std::memory_order_relaxed);
+  slot.recipients = 0;
+  std::fill(std::begin(slot.member_bits), std::end(slot.member_bits), 0);
+  std::fill(std::begin(slot.arrived_bits), std::end(slot.arrived_bits), 0);
+  for (int rank : *announcement.ranks) SetBit(slot.member_bits, rank);
+  const std::string label =
+      std::string(Name(announcement.request->kind)) + " '" + announcement.request->name + "'";
+  const size_t bytes = std::min(label.size(), sizeof(slot.name) - 1);
+  std::memcpy(slot.name, label.data(), bytes);
+  slot.name[bytes] = '\0';
+  slot.next = *bucket;
+  *bucket = index;
+  return index;
+}
+
+Arrival Arrive(Segment* segment, int32_t index, int rank, uint64_t fingerprint, bool faulty) {
+  Board& board = segment->board();
+  BoardSlot& slot = board.slots[index];
+  if (slot.fingerprint != fingerprint || faulty) slot.mismatch = 1;
+  SetBit(slot.arrived_bits, rank);
+  ++slot.arrived;
+  board.activity.fetch_add(1, std::memory_order_relaxed);
+  Arrival arrival;
+  arrival.slot = index;
+  if (slot.arrived == slot.members) {
+    arrival.published_to = RanksOf(slot.member_bits, segment->ranks());
+    Publish(segment, index, arrival.published_to);
+  }
+  return arrival;
+}
+
+std::vector<int> Fail(Segment* segment, int32_t index, Code code) {
+  BoardSlot& slot = segment->board().slots[index];
+  slot.failed = static_cast<uint8_t>(code);
+  std::vector<int> recipients = RanksOf(slot.arrived_bits, segment->ranks());
+  Publish(segment, index, recipients);
+  return recipients;
+}
+
+std::vector<int> RanksOf(const uint64_t* bits, int ranks) {
+  std::vector<int> result;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (HasBit(bits, rank)) result.push_back(rank);
+  }
+  return result;
+}
+
+}  // namespace hvd::shm

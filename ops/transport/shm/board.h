@@ -1,0 +1,64 @@
+// The board: where the ranks of a host announce collectives and agree on their order.
+//
+// Whoever announces last makes a collective's place in the schedule: it takes the next ticket and
+// writes it to the queue of every member, all under one lock, so that any two ranks see the
+// collectives which they share in the same order. No rank has to be awake for that.
+#ifndef HVD_TRANSPORT_SHM_BOARD_H_
+#define HVD_TRANSPORT_SHM_BOARD_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/core/scheduler.h"
+#include "ops/core/status.h"
+#include "ops/transport/shm/segment.h"
+
+namespace hvd::shm {
+
+// Holds the board's lock. A rank that died with it leaves the board in an unknown state: the job is
+// aborted then.
+class BoardLock {
+ public:
+  explicit BoardLock(Segment* segment) : segment_(segment), status_(Acquire()) {}
+  ~BoardLock() {
+    if (held_) pthread_mutex_unlock(&segment_->board().mutex);
+  }
+  BoardLock(const BoardLock&) = delete;
+  BoardLock& operator=(const BoardLock&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  Status Acquire();
+
+  Segment* const segment_;
+  bool held_ = false;
+  Status status_;
+};
+
+struct Arrival {
+  int32_t slot = -1;              // -1: the board is full, try again later
+  std::vector<int> published_to;  // ranks to wake, if this was the last arrival
+};
+
+inline bool HasBit(const uint64_t* bits, int rank) { return (bits[rank / 64] >> (rank % 64)) & 1; }
+
+// Each of these needs the lock.
+
+// The slot of this announcement, a new one if it is the first; -1 if there is no room.
+int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement);
+
+// Marks `rank` as arrived; publishes if it was the last. `faulty`: nobody may execute it.
+Arrival Arrive(Segment* segment, int32_t slot, int rank, uint64_t fingerprint, bool faulty);
+
+// Gives up a slot that cannot complete any more: those who announced it get `code` and the board's
+// failure text. Returns the ranks to wake.
+std::vector<int> Fail(Segment* segment, int32_t slot, Code code);
+
+// Ranks of a bit set, ascending.
+std::vector<int> RanksOf(const uint64_t* bits, int ranks);
+
+}  // namespace hvd::shm
+
+#endif  // HVD_TRANSPORT_SHM_BOARD_H_

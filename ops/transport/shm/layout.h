@@ -1,0 +1,92 @@
+// What lies where in the shared segment of a host.
+//
+// Everything here is read and written by several processes at once: plain data, atomics, and one
+// robust mutex. Nothing in it points anywhere; what must be found is an index.
+#ifndef HVD_TRANSPORT_SHM_LAYOUT_H_
+#define HVD_TRANSPORT_SHM_LAYOUT_H_
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace hvd::shm {
+
+inline constexpr uint64_t kMagic = 0x3172657370647668ull;  // "hvdsper1"
+inline constexpr int kMaxRanks = 256;                      // on one host
+inline constexpr int kMaxBoardSlots = 1024;                // collectives in flight on the board
+inline constexpr int kBoardBuckets = 1024;
+inline constexpr int kNameBytes = 128;   // of a collective's name, for messages; cut where longer
+inline constexpr int kTextBytes = 8192;  // of an abort or divergence report
+inline constexpr int kCacheLine = 64;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared memory needs lock-free atomics");
+
+enum RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
+
+// The state of one rank, each field that others poll on a line of its own.
+struct RankLine {
+  // Futex word: 0 awake, else 1 + what the rank sleeps for (see waiter.h).
+  alignas(kCacheLine) std::atomic<uint32_t> sleeping;
+  // Progress through the agreed schedule, see Progress() in shm_communicator.h.
+  alignas(kCacheLine) std::atomic<uint64_t> published;  // data that others may read
+  alignas(kCacheLine) std::atomic<uint64_t> consumed;   // data of others that has been read
+  // Entries ever written to this rank's queue of agreed collectives.
+  alignas(kCacheLine) std::atomic<uint64_t> queued;
+
+  alignas(kCacheLine) std::atomic<uint32_t> state;  // RankState
+  std::atomic<int32_t> pid;
+  std::atomic<uint64_t> start_ticks;  // of the process, so that a reused pid is not taken for it
+  // How many checks in a row found this rank waiting for others with its processor idle.
+  std::atomic<uint32_t> quiet_checks;
+  std::atomic<uint64_t> checks;  // grows while the engine's thread is alive
+};
+
+// One collective, from its first announcement until all of its members have executed it.
+struct BoardSlot {
+  uint64_t key_low;
+  uint64_t key_high;
+  uint64_t fingerprint;  // of the first announcement
+  int64_t ticket;        // once published
+  int64_t posted_ns;     // CLOCK_MONOTONIC, of the first announcement
+  int32_t next;          // in its bucket's chain, or -1
+  int32_t members;       // size of the process set
+  int32_t arrived;
+  uint8_t in_use;
+  uint8_t mismatch;
+  uint8_t published;
+  uint8_t failed;
+  std::atomic<int32_t> done;  // members that have executed it, of those it was published to
+  int32_t recipients;         // members it was published to
+  uint64_t member_bits[kMaxRanks / 64];
+  uint64_t arrived_bits[kMaxRanks / 64];
+  char name[kNameBytes];
+};
+
+struct Board {
+  pthread_mutex_t mutex;  // robust: a rank that dies holding it is noticed
+  int64_t next_ticket;
+  int32_t next_free;               // where to look for a free slot first
+  std::atomic<uint64_t> activity;  // grows with every announcement and every completion
+  char failure_text[kTextBytes];   // why the slots marked `failed` cannot complete
+  int32_t buckets[kBoardBuckets];
+  BoardSlot slots[kMaxBoardSlots];
+};
+
+struct Header {
+  std::atomic<uint64_t> magic;  // last to be written: the segment is ready
+  std::atomic<uint64_t> generation;
+  int32_t ranks;
+  int32_t slots_per_rank;
+  int64_t chunk_bytes;
+  int64_t total_bytes;
+  std::atomic<int32_t> creator_pid;
+  std::atomic<uint32_t> abort_state;  // 0 none, 1 text being written, 2 aborted
+  char abort_text[kTextBytes];
+  Board board;
+};
+
+}  // namespace hvd::shm
+
+#endif  // HVD_TRANSPORT_SHM_LAYOUT_H_

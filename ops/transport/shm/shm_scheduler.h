@@ -1,0 +1,56 @@
+// ShmScheduler: the Scheduler of ranks that share a host, by way of the board.
+#ifndef HVD_TRANSPORT_SHM_SHM_SCHEDULER_H_
+#define HVD_TRANSPORT_SHM_SHM_SCHEDULER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ops/core/scheduler.h"
+#include "ops/transport/shm/stuck_detector.h"
+#include "ops/transport/shm/waiter.h"
+
+namespace hvd::shm {
+
+class ShmScheduler : public Scheduler {
+ public:
+  // `deadlock_seconds`: how long all ranks must have waited for one another, without any sign of
+  // life, before their collectives fail; 0 for never.
+  ShmScheduler(std::shared_ptr<Segment> segment, std::shared_ptr<Waiter> waiter, int rank,
+               double deadlock_seconds);
+
+  Status Post(Announcement* announcement) override;
+  Status Next(Assignment* assignment) override;
+  void Complete(int64_t handle) override;
+  void Interrupt() override;
+  std::vector<std::unique_ptr<Request>> Drain() override;
+
+ private:
+  // False if the board is full.
+  Status TryPost(Announcement* announcement, bool* posted);
+  Status PostDeferred();
+  Status WaitForQueue();
+  void Take(Assignment* assignment);
+
+  const std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<Waiter> waiter_;
+  const int rank_;
+  StuckDetector stuck_detector_;
+  uint64_t taken_ = 0;  // entries of this rank's queue that were handed out
+  std::atomic<bool> interrupted_{false};
+  std::atomic<int64_t> pending_{0};  // announced or deferred, and not handed out
+
+  // By board slot. Written under the board's lock before a slot is published, read after that.
+  std::vector<std::unique_ptr<Request>> requests_;
+
+  std::mutex deferred_mutex_;
+  std::deque<Announcement> deferred_;  // found the board full
+  std::atomic<bool> has_deferred_{false};
+};
+
+}  // namespace hvd::shm
+
+#endif  // HVD_TRANSPORT_SHM_SHM_SCHEDULER_H_

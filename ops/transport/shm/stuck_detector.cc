@@ -1,0 +1,173 @@
+#include "ops/transport/shm/stuck_detector.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "ops/transport/shm/board.h"
+
+namespace hvd::shm {
+namespace {
+
+constexpr double kIdleShare = 0.05;  // of one processor
+constexpr int kMaxListed = 8;        // collectives named in a message
+
+int64_t ClockNs(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+bool IsWaiting(const BoardSlot& slot) { return slot.in_use && !slot.published; }
+
+std::string ListRanks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::vector<int> MissingRanks(const BoardSlot& slot, int ranks) {
+  std::vector<int> missing = RanksOf(slot.member_bits, ranks);
+  missing.erase(std::remove_if(missing.begin(), missing.end(),
+                               [&](int r) { return HasBit(slot.arrived_bits, r); }),
+                missing.end());
+  return missing;
+}
+
+void SetFailureText(Board* board, const std::string& text) {
+  const size_t bytes = std::min(text.size(), sizeof(board->failure_text) - 1);
+  std::memcpy(board->failure_text, text.data(), bytes);
+  board->failure_text[bytes] = '\0';
+}
+
+}  // namespace
+
+StuckDetector::StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks)
+    : segment_(segment),
+      waiter_(waiter),
+      rank_(rank),
+      quiet_checks_needed_(static_cast<uint32_t>(quiet_checks)),
+      seen_checks_(segment->ranks(), 0) {}
+
+Status StuckDetector::Check(bool has_pending) {
+  RankLine& mine = segment_->line(rank_);
+  mine.checks.fetch_add(1);
+  quiet_checks_ = IsQuiet(has_pending) ? quiet_checks_ + 1 : 0;
+  mine.quiet_checks.store(quiet_checks_);
+  const bool all_alive = AllAlive();
+  if (!has_pending) return Status::Ok();
+  HVD_RETURN_IF_ERROR(FailWhatMissesALeaver());
+  if (quiet_checks_needed_ == 0 || quiet_checks_ < quiet_checks_needed_ || !all_alive) {
+    return Status::Ok();
+  }
+  return FailWhatWaitsInACircle();
+}
+
+bool StuckDetector::IsQuiet(bool has_pending) {
+  const uint64_t activity = segment_->board().activity.load();
+  const int64_t cpu_ns = ClockNs(CLOCK_PROCESS_CPUTIME_ID);
+  const int64_t time_ns = ClockNs(CLOCK_MONOTONIC);
+  const bool idle = static_cast<double>(cpu_ns - last_cpu_ns_) <
+                    kIdleShare * static_cast<double>(time_ns - last_time_ns_);
+  const bool quiet = has_pending && activity == last_activity_ && idle;
+  last_activity_ = activity;
+  last_cpu_ns_ = cpu_ns;
+  last_time_ns_ = time_ns;
+  return quiet;
+}
+
+// A stopped process does not update its line: what it last wrote there is not evidence.
+bool StuckDetector::AllAlive() {
+  bool alive = true;
+  for (int r = 0; r < segment_->ranks(); ++r) {
+    const uint64_t checks = segment_->line(r).checks.load();
+    if (checks == seen_checks_[r] && r != rank_) alive = false;
+    seen_checks_[r] = checks;
+  }
+  return alive;
+}
+
+Status StuckDetector::FailWhatMissesALeaver() {
+  std::vector<int> to_wake;
+  {
+    BoardLock lock(segment_);
+    HVD_RETURN_IF_ERROR(lock.status());
+    Board& board = segment_->board();
+    for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
+      const BoardSlot& slot = board.slots[i];
+      if (!IsWaiting(slot) || !HasBit(slot.arrived_bits, rank_)) continue;
+      for (int r : MissingRanks(slot, segment_->ranks())) {
+        if (segment_->line(r).state.load() != kLeft) continue;
+        SetFailureText(&board,
+                       "rank " + std::to_string(r) +
+                           " has left the job (hvd.shutdown(), or the end of its script) and "
+                           "will not take part in " +
+                           slot.name + "; all ranks must make the same number of collective calls");
+        to_wake = Fail(segment_, i, Code::kAborted);
+        break;
+      }
+      if (!to_wake.empty()) break;  // one at a time: there is one text; the next check goes on
+    }
+  }
+  for (int r : to_wake) waiter_->Wake(r, Waiter::kQueue);
+  return Status::Ok();
+}
+
+Status StuckDetector::FailWhatWaitsInACircle() {
+  std::vector<int> to_wake;
+  {
+    BoardLock lock(segment_);
+    HVD_RETURN_IF_ERROR(lock.status());
+    Board& board = segment_->board();
+    if (board.activity.load() != last_activity_) return Status::Ok();
+    // Everybody on whom this rank depends, directly or not.
+    const int ranks = segment_->ranks();
+    std::vector<bool> concerned(ranks, false);
+    concerned[rank_] = true;
+    for (bool grew = true; grew;) {
+      grew = false;
+      for (const BoardSlot& slot : board.slots) {
+        if (!IsWaiting(slot)) continue;
+        bool touches = false;
+        for (int r = 0; r < ranks; ++r) touches |= concerned[r] && HasBit(slot.arrived_bits, r);
+        for (int r = 0; touches && r < ranks; ++r) {
+          if (!HasBit(slot.member_bits, r) || concerned[r]) continue;
+          concerned[r] = grew = true;
+        }
+      }
+    }
+    for (int r = 0; r < ranks; ++r) {
+      if (concerned[r] && segment_->line(r).quiet_checks.load() < quiet_checks_needed_) {
+        return Status::Ok();
+      }
+    }
+    std::string text = "the ranks wait for different collectives, so that none can complete:";
+    std::vector<int32_t> stuck;
+    for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
+      const BoardSlot& slot = board.slots[i];
+      if (!IsWaiting(slot)) continue;
+      const std::vector<int> arrived = RanksOf(slot.arrived_bits, ranks);
+      if (!concerned[arrived.front()]) continue;
+      stuck.push_back(i);
+      if (stuck.size() > kMaxListed) continue;
+      text += std::string("\n  ") + slot.name + ": called by " + ListRanks(arrived) + ", not by " +
+              ListRanks(MissingRanks(slot, ranks));
+    }
+    if (stuck.size() > kMaxListed) {
+      text += "\n  and " + std::to_string(stuck.size() - kMaxListed) + " more";
+    }
+    text += "\nEvery rank must call the same collectives, with the same names.";
+    SetFailureText(&board, text);
+    for (int32_t i : stuck) {
+      const std::vector<int> woken = Fail(segment_, i, Code::kInvalidArgument);
+      to_wake.insert(to_wake.end(), woken.begin(), woken.end());
+    }
+    board.activity.fetch_add(1);
+  }
+  for (int r : to_wake) waiter_->Wake(r, Waiter::kQueue);
+  return Status::Ok();
+}
+
+}  // namespace hvd::shm

@@ -1,0 +1,89 @@
+#include "ops/transport/shm/waiter.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "ops/transport/shm/process.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434  // the same number on every architecture
+#endif
+
+namespace hvd::shm {
+namespace {
+
+constexpr int64_t kSliceNs = 100'000'000;
+
+}  // namespace
+
+Peers::Peers(Segment* segment, int rank) : segment_(segment), rank_(rank) {
+  pidfds_.assign(segment->ranks(), -1);
+  for (int r = 0; r < segment->ranks(); ++r) {
+    const pid_t pid = segment->line(r).pid.load();
+    if (r == rank || pid == getpid()) continue;  // ranks can be threads, in tests
+    pidfds_[r] = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  }
+}
+
+Peers::~Peers() {
+  for (int fd : pidfds_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+Status Peers::Check() {
+  HVD_RETURN_IF_ERROR(segment_->AbortStatus());
+  std::vector<pollfd> polled(pidfds_.size());
+  for (size_t r = 0; r < pidfds_.size(); ++r) polled[r] = {pidfds_[r], POLLIN, 0};
+  if (poll(polled.data(), polled.size(), 0) <= 0) return Status::Ok();
+  for (int r = 0; r < segment_->ranks(); ++r) {
+    // A process leaves before it exits, so the order of these two reads matters.
+    const bool exited = (polled[r].revents & POLLIN) != 0;
+    if (!exited || segment_->line(r).state.load() == kLeft) continue;
+    segment_->Abort("rank " + std::to_string(r) + " (pid " +
+                    std::to_string(segment_->line(r).pid.load()) +
+                    ") died; its own output, or the launcher's, says why. Noticed by rank " +
+                    std::to_string(rank_));
+  }
+  return segment_->AbortStatus();
+}
+
+Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, int spins)
+    : segment_(std::move(segment)), rank_(rank), spins_(spins), peers_(segment_.get(), rank) {}
+
+void Waiter::Sleep(std::atomic<uint32_t>* word, uint32_t expected, int64_t slice_ns) {
+  sleeps_.fetch_add(1, std::memory_order_relaxed);
+  timespec timeout{slice_ns / 1'000'000'000, slice_ns % 1'000'000'000};
+  // Not the private variant: the word is shared between processes.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, expected, &timeout, nullptr, 0);
+}
+
+void Waiter::Wake(int rank, uint32_t source) {
+  std::atomic<uint32_t>& word = segment_->line(rank).sleeping;
+  uint32_t expected = 1 + source;
+  if (word.load(std::memory_order_seq_cst) != expected) return;
+  if (!word.compare_exchange_strong(expected, 0, std::memory_order_seq_cst)) return;
+  wakes_.fetch_add(1, std::memory_order_relaxed);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+Status Waiter::WaitSlowly(const std::atomic<uint64_t>& counter, uint64_t target, int peer) {
+  const auto ready = [&] { return counter.load(std::memory_order_seq_cst) >= target; };
+  while (!WaitSlice(static_cast<uint32_t>(peer), kSliceNs, ready)) {
+    HVD_RETURN_IF_ERROR(CheckPeers());
+    if (segment_->line(peer).state.load() == kLeft && !ready()) {
+      segment_->Abort("rank " + std::to_string(peer) +
+                      " left the job (hvd.shutdown() or the end of its script) in the middle of a "
+                      "collective");
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvd::shm

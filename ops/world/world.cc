@@ -1,0 +1,153 @@
+#include "ops/world/world.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "ops/transport/shm/shm_communicator.h"
+#include "ops/transport/shm/shm_scheduler.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kSlotsPerRank = 4;
+
+// About 30 microseconds: longer than a running peer takes to answer, shorter than a wake-up.
+constexpr int kSpins = 2000;
+
+struct Process {
+  std::mutex mutex;
+  std::shared_ptr<World> world;
+  pid_t pid = 0;            // that called Init
+  uint64_t generation = 0;  // calls of Init that got as far as the segment
+};
+
+// Never destroyed: at exit, or in a forked child, its engine must not be touched.
+Process& ThisProcess() {
+  static Process* process = new Process();
+  return *process;
+}
+
+int UsableProcessors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+// Spinning is for ranks that have a processor each; otherwise it takes the peer's.
+int SpinsFor(int local_size) { return local_size <= UsableProcessors() ? kSpins : 0; }
+
+Status CheckConfig(const WorldConfig& c) {
+  const auto within = [](int index, int size) { return index >= 0 && index < size; };
+  if (!within(c.rank, c.size) || !within(c.local_rank, c.local_size) ||
+      !within(c.cross_rank, c.cross_size)) {
+    return InvalidArgument("rank " + std::to_string(c.rank) + " of " + std::to_string(c.size) +
+                           ", local rank " + std::to_string(c.local_rank) + " of " +
+                           std::to_string(c.local_size) + ", host " + std::to_string(c.cross_rank) +
+                           " of " + std::to_string(c.cross_size) +
+                           ": each must be at least 0 and less than its size");
+  }
+  if (c.size != c.local_size) {
+    return Unavailable("this job has " + std::to_string(c.size) + " ranks, " +
+                       std::to_string(c.local_size) +
+                       " of them on this host, but only the shared-memory transport is built in, "
+                       "which serves one host");
+  }
+  if (c.size > 1 && c.segment.empty()) {
+    return InvalidArgument(
+        "a job of " + std::to_string(c.size) +
+        " ranks needs the address of its shared segment in HVD_SEGMENT; hvdrun "
+        "sets it, and processes started by hand can agree on HVD_SEGMENT=shm:NAME");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status World::Start(uint64_t generation) {
+  shm::SegmentOptions options;
+  options.ranks = config_.local_size;
+  options.chunk_bytes = config_.chunk_bytes;
+  options.slots_per_rank = kSlotsPerRank;
+  const auto timeout =
+      std::chrono::nanoseconds(static_cast<int64_t>(config_.start_timeout_seconds * 1e9));
+  if (config_.local_size == 1) {
+    HVD_RETURN_IF_ERROR(shm::Segment::CreateAnonymous(options, &segment_));
+  } else {
+    HVD_RETURN_IF_ERROR(shm::Segment::Open(config_.segment, config_.local_rank, generation, options,
+                                           timeout, &segment_));
+  }
+  HVD_RETURN_IF_ERROR(segment_->Attach(config_.local_rank, timeout));
+
+  const int rank = config_.local_rank;
+  waiter_ = std::make_shared<shm::Waiter>(segment_, rank, SpinsFor(config_.local_size));
+  ProcessSet all;
+  all.ranks.resize(config_.size);
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  all.communicator = std::make_unique<shm::ShmCommunicator>(
+      segment_, waiter_, std::make_shared<shm::SlotLedger>(kSlotsPerRank), all.ranks, rank);
+  engine_ = std::make_unique<Engine>(
+      config_.rank, std::move(all),
+      std::make_unique<shm::ShmScheduler>(segment_, waiter_, rank, config_.deadlock_seconds));
+  return Status::Ok();
+}
+
+World::~World() {
+  if (engine_) engine_->Shutdown();
+  // Only now: a rank that has left is not waited for by others.
+  if (segment_) segment_->line(config_.local_rank).state.store(shm::kLeft);
+}
+
+Status World::Init(const WorldConfig& config) {
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mutex);
+  if (process.pid != 0 && process.pid != getpid()) {
+    return FailedPrecondition(
+        "this process was forked from one that had called hvd.init(); start it with the 'spawn' "
+        "method instead, or call hvd.init() after the fork only");
+  }
+  if (process.world) return FailedPrecondition("hvd.init() has been called already");
+  HVD_RETURN_IF_ERROR(CheckConfig(config));
+  std::shared_ptr<World> world(new World(config));
+  HVD_RETURN_IF_ERROR(world->Start(++process.generation));
+  process.world = std::move(world);
+  process.pid = getpid();
+  return Status::Ok();
+}
+
+void World::Shutdown() {
+  Process& process = ThisProcess();
+  std::shared_ptr<World> world;
+  {
+    std::lock_guard<std::mutex> lock(process.mutex);
+    if (!process.world || process.pid != getpid()) return;
+    world = std::move(process.world);
+    process.world.reset();
+  }
+  world->engine().Shutdown();
+}
+
+Status World::Current(std::shared_ptr<World>* world) {
+  Process& process = ThisProcess();
+  std::lock_guard<std::mutex> lock(process.mutex);
+  if (!process.world) {
+    return FailedPrecondition(
+        process.generation == 0 ? "hvd.init() has not been called; call it before anything else "
+                                  "of hvd_keras"
+                                : "hvd.shutdown() has been called; call hvd.init() to start again");
+  }
+  if (process.pid != getpid()) {
+    return FailedPrecondition(
+        "this process was forked from one that had called hvd.init(), and cannot take part in its "
+        "collectives; start it with the 'spawn' method instead");
+  }
+  *world = process.world;
+  return Status::Ok();
+}
+
+}  // namespace hvd

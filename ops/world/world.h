@@ -1,0 +1,60 @@
+// World: the one engine of this process, and which transport it got.
+#ifndef HVD_WORLD_WORLD_H_
+#define HVD_WORLD_WORLD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ops/core/engine.h"
+#include "ops/core/status.h"
+#include "ops/transport/shm/segment.h"
+#include "ops/transport/shm/waiter.h"
+
+namespace hvd {
+
+struct WorldConfig {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this host
+  int local_size = 1;
+  int cross_rank = 0;  // of the host
+  int cross_size = 1;
+  std::string segment;  // address of the host's shared segment; unused if local_size is 1
+  double start_timeout_seconds = 30;
+  double deadlock_seconds = 1;
+  int64_t chunk_bytes = 256 * 1024;
+};
+
+class World {
+ public:
+  // Returns when all ranks have called it. kFailedPrecondition if it has been called already.
+  static Status Init(const WorldConfig& config);
+
+  // Leaves the job. Does nothing without Init(), and in a forked child.
+  static void Shutdown();
+
+  // The world, or why there is none.
+  static Status Current(std::shared_ptr<World>* world);
+
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const WorldConfig& config() const { return config_; }
+  Engine& engine() { return *engine_; }
+  const shm::Waiter& waiter() const { return *waiter_; }
+
+ private:
+  explicit World(const WorldConfig& config) : config_(config) {}
+  Status Start(uint64_t generation);
+
+  const WorldConfig config_;
+  std::shared_ptr<shm::Segment> segment_;
+  std::shared_ptr<shm::Waiter> waiter_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace hvd
+
+#endif  // HVD_WORLD_WORLD_H_
