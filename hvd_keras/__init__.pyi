@@ -1,0 +1,84 @@
+"""Names of the package; lazy_loader reads them from here."""
+
+from . import keras as keras
+from . import tensorflow as tensorflow
+from .collectives import (
+    Average as Average,
+)
+from .collectives import (
+    Max as Max,
+)
+from .collectives import (
+    Min as Min,
+)
+from .collectives import (
+    Product as Product,
+)
+from .collectives import (
+    Sum as Sum,
+)
+from .collectives import (
+    allgather as allgather,
+)
+from .collectives import (
+    allreduce as allreduce,
+)
+from .collectives import (
+    barrier as barrier,
+)
+from .collectives import (
+    broadcast as broadcast,
+)
+from .collectives import (
+    grouped_allreduce as grouped_allreduce,
+)
+from .compression import Compression as Compression
+from .errors import (
+    LibraryError as LibraryError,
+)
+from .errors import (
+    NotInitializedError as NotInitializedError,
+)
+from .keras import callbacks as callbacks
+from .keras.data import shard as shard
+from .keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from .keras.saving import load_model as load_model
+from .objects import (
+    allgather_object as allgather_object,
+)
+from .objects import (
+    broadcast_object as broadcast_object,
+)
+from .objects import (
+    broadcast_variables as broadcast_variables,
+)
+from .tensorflow.tape import DistributedGradientTape as DistributedGradientTape
+from .world import (
+    cross_rank as cross_rank,
+)
+from .world import (
+    cross_size as cross_size,
+)
+from .world import (
+    init as init,
+)
+from .world import (
+    is_initialized as is_initialized,
+)
+from .world import (
+    local_rank as local_rank,
+)
+from .world import (
+    local_size as local_size,
+)
+from .world import (
+    rank as rank,
+)
+from .world import (
+    shutdown as shutdown,
+)
+from .world import (
+    size as size,
+)
+
+__version__: str

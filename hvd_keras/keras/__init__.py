@@ -1,0 +1,109 @@
+"""The names for Keras scripts, as in ``horovod.keras`` and ``horovod.tensorflow.keras``.
+
+The three collectives here take their arguments in the order that those have.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import tensorflow as _tf
+
+from hvd_keras import collectives as _collectives
+from hvd_keras.collectives import Average, Max, Min, Product, ReduceOp, Sum, barrier
+from hvd_keras.compression import Compression
+from hvd_keras.errors import LibraryError, NotInitializedError
+from hvd_keras.keras.loss_scale import install as _install
+from hvd_keras.keras.optimizer import DistributedOptimizer
+from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
+from hvd_keras.tensorflow.tape import DistributedGradientTape
+from hvd_keras.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "LibraryError",
+    "Max",
+    "Min",
+    "NotInitializedError",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shard",
+    "shutdown",
+    "size",
+]
+
+_install()
+
+
+@_tf.autograph.experimental.do_not_convert
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
+    compression: Any = Compression.none,
+) -> _tf.Tensor | _tf.IndexedSlices:
+    """``hvd_keras.allreduce``; the average, unless ``op`` says otherwise."""
+    return _collectives.allreduce(
+        value,
+        average,
+        op=op,
+        compression=compression,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
+    )
+
+
+@_tf.autograph.experimental.do_not_convert
+def allgather(value: Any, name: str | None = None) -> _tf.Tensor:
+    """``hvd_keras.allgather``."""
+    return _collectives.allgather(value, name)
+
+
+@_tf.autograph.experimental.do_not_convert
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> _tf.Tensor:
+    """``hvd_keras.broadcast``."""
+    return _collectives.broadcast(value, root_rank, name)
+
+
+_LAZY = {"callbacks": ".callbacks", "load_model": ".saving", "shard": ".data"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        module = importlib.import_module(__name__ + _LAZY[name])
+        return module if name == "callbacks" else getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,232 @@
+"""DistributedOptimizer: a Keras optimizer that applies the gradients of all ranks.
+
+The optimizer object itself becomes distributed: its class is replaced by a subclass that reduces
+the gradients and leaves everything else to the optimizer. So it keeps slots, iteration count and
+learning rate (float, schedule or callable), a compiled model that holds it sees the change, and
+since the subclass has the name and module of its base, a saved model loads without this package.
+
+Where the reduction takes place:
+
+- in ``apply``, through which ``fit`` and ``apply_gradients`` pass: before clipping, weight decay
+  and moving averages, which therefore see the same values on every rank;
+- with Keras's ``gradient_accumulation_steps=k``, in the branch that makes the update: one reduction
+  every k batches, of the accumulated gradients. Every rank takes that branch in the same step,
+  since all count their steps alike;
+- inside a ``LossScaleOptimizer``, before its test for finite gradients: an overflow on one rank
+  makes every rank skip the step. ``compile`` puts one around the optimizer under the
+  ``mixed_float16`` policy, so Keras's class is taught to do so (see loss_scale.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from hvd_keras import world
+from hvd_keras.compression import Compression
+from hvd_keras.errors import not_implemented
+from hvd_keras.gradients import Reduction, reduce_gradients
+from hvd_keras.op_calls import Average, ReduceOp
+from hvd_keras.tensorflow.tape import refuse_groups
+
+__all__ = ["DistributedOptimizer", "is_distributed"]
+
+
+def DistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer | str,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+) -> keras.optimizers.Optimizer:
+    """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
+
+    Example::
+
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
+        model.compile(optimizer, loss="mse")
+
+    Args:
+        optimizer: a Keras 3 optimizer, built or not, or its name. A ``LossScaleOptimizer`` gets a
+            distributed inner optimizer.
+        name: prefix of the names of the collectives; give each optimizer its own where two of them
+            apply gradients at the same time.
+        device_dense, device_sparse: devices of the operations for dense and sparse gradients.
+        compression: what floats travel as, see ``Compression``.
+        sparse_as_dense: make ``tf.IndexedSlices`` dense before they are reduced.
+        gradient_predivide_factor: with ``Average``, divide by it before the sum and by
+            ``size() / gradient_predivide_factor`` after it.
+        op: ``Average`` or ``Sum``.
+        backward_passes_per_step, average_aggregated_gradients: not supported; use Keras's
+            ``gradient_accumulation_steps``.
+        num_groups, groups: not supported; gradients are grouped automatically.
+
+    Returns:
+        ``optimizer``, now distributed.
+
+    Raises:
+        NotInitializedError: ``hvd.init()`` has not been called.
+        TypeError, ValueError: an argument is wrong, or the optimizer is distributed already.
+    """
+    world.require_initialized("hvd.DistributedOptimizer")
+    if backward_passes_per_step != 1 or average_aggregated_gradients:
+        raise not_implemented(
+            "hvd.DistributedOptimizer",
+            "backward_passes_per_step",
+            backward_passes_per_step,
+            "give the Keras optimizer gradient_accumulation_steps=k, which reduces the gradients "
+            "once every k batches and averages them",
+        )
+    refuse_groups("hvd.DistributedOptimizer", num_groups, groups)
+    reduction = Reduction(
+        op,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        device_dense,
+        device_sparse,
+        name or "gradients",
+    )
+    optimizer = _keras_optimizer(optimizer)
+    if is_distributed(optimizer):
+        raise ValueError(
+            f"this {type(optimizer).__name__} optimizer is distributed already; wrapped again it "
+            "would reduce the gradients twice"
+        )
+    target = optimizer
+    while isinstance(target, keras.optimizers.LossScaleOptimizer):
+        target = target.inner_optimizer
+    # Not a plain assignment: Keras's __setattr__ looks for variables in what is assigned.
+    object.__setattr__(target, "__class__", _distributed_class(type(target), reduction))
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Returns whether the optimizer, or the one that it scales the loss for, is distributed."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return isinstance(optimizer, DistributedMixin)
+
+
+if TYPE_CHECKING:
+    _Optimizer: Any = keras.optimizers.Optimizer
+else:
+    _Optimizer = object  # the optimizer's own class is the next base
+
+
+class DistributedMixin(_Optimizer):
+    """What a distributed optimizer does differently from its base class."""
+
+    _hvd_reduction: Reduction
+    # Set while `apply` is to leave the gradients alone, since they are reduced already.
+    _hvd_reduced = False
+    # While an accumulated update is being traced: the variables it is for.
+    _hvd_accumulated_for: Sequence[Any] | None = None
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not self._hvd_reduced and grads:
+            variables = trainable_variables or self._trainable_variables
+            grads = self.hvd_reduce(grads, variables)
+        super().apply(grads, trainable_variables)
+
+    def hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
+        """Reduces what has to be reduced at every batch."""
+        if not self.hvd_accumulates:
+            return reduce_gradients(grads, variables, self._hvd_reduction)
+        # Keras assigns these in every step, so they cannot wait for the update.
+        every = [i for i, v in enumerate(variables) if _overwrites(v)]
+        if every:
+            reduced = reduce_gradients(
+                [grads[i] for i in every], [variables[i] for i in every], self._hvd_reduction
+            )
+            for i, grad in zip(every, reduced, strict=True):
+                grads[i] = grad
+        return grads
+
+    @property
+    def hvd_accumulates(self) -> bool:
+        """Whether gradients are added up over several batches before they are reduced."""
+        return bool(self.gradient_accumulation_steps) and hasattr(super(), "_clip_gradients")
+
+    @contextlib.contextmanager
+    def hvd_gradients_reduced(self) -> Iterator[None]:
+        """Within it, ``apply`` takes the gradients for reduced ones."""
+        self._hvd_reduced = True
+        try:
+            yield
+        finally:
+            self._hvd_reduced = False
+
+    # Keras calls the next two in this order in the step that makes an accumulated update:
+    # _backend_apply_gradients(batch's gradients, variables), then, in the branch that makes the
+    # update, _clip_gradients(accumulated gradients), which is the first to touch them.
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        if not self.hvd_accumulates or self._hvd_reduced:
+            super()._backend_apply_gradients(grads, variables)
+            return
+        # Not a plain assignment: Keras would track the variables as the optimizer's own.
+        object.__setattr__(self, "_hvd_accumulated_for", variables)
+        try:
+            super()._backend_apply_gradients(grads, variables)
+        finally:
+            object.__setattr__(self, "_hvd_accumulated_for", None)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        if self._hvd_accumulated_for is not None:
+            grads = reduce_gradients(grads, self._hvd_accumulated_for, self._hvd_reduction)
+        return super()._clip_gradients(grads)
+
+
+def _distributed_class(base: type, reduction: Reduction) -> type:
+    # Keras saves an optimizer under its class's registered or public name. The subclass has to
+    # give the same one, or the saved model would not load without this package.
+    public = getattr(keras.optimizers, base.__name__, None) is base
+    attributes = {
+        "__module__": "keras.optimizers" if public else base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "_hvd_reduction": reduction,
+    }
+    subclass = type(base.__name__, (DistributedMixin, base), attributes)
+    package, separator, registered = keras.saving.get_registered_name(base).partition(">")
+    if separator:
+        register = keras.saving.register_keras_serializable(package, registered)
+        register(subclass)
+        register(base)  # loading gives the base class, as before
+    return subclass
+
+
+def _keras_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on the {keras.backend.backend()} backend; hvd_keras needs TensorFlow: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    if isinstance(optimizer, str):
+        return keras.optimizers.get(optimizer)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}; expected a "
+            "Keras 3 optimizer (keras.optimizers.SGD, ...) or its name"
+        )
+    return optimizer
+
+
+def _overwrites(variable: Any) -> bool:
+    return bool(getattr(variable, "overwrite_with_gradient", False))

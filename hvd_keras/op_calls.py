@@ -1,0 +1,194 @@
+"""Calls of the compiled operations: one function, one operation (or one per type of tensor).
+
+Names are used as they are; collectives.py and gradients.py make them, and check the arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import _library, op_gradients, world
+from hvd_keras.graph_order import run_independently
+from hvd_keras.naming import node_name
+
+__all__ = [
+    "TYPES",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allgather_tensors",
+    "allreduce_slices",
+    "allreduce_tensors",
+    "broadcast_tensors",
+    "by_type",
+    "device_scope",
+    "to_tensor",
+]
+
+op_gradients.register()
+
+
+class ReduceOp(enum.Enum):
+    """How the ranks' tensors are combined, element by element."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+
+    def __repr__(self) -> str:
+        return f"hvd.{self.name.capitalize()}"
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+TYPES = frozenset(
+    {
+        tf.bool,
+        tf.uint8,
+        tf.int8,
+        tf.uint16,
+        tf.int16,
+        tf.uint32,
+        tf.int32,
+        tf.uint64,
+        tf.int64,
+        tf.float16,
+        tf.bfloat16,
+        tf.float32,
+        tf.float64,
+    }
+)
+
+
+def allreduce_tensors(
+    tensors: Sequence[tf.Tensor],
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    name: str,
+    node: str | None = None,
+) -> list[tf.Tensor]:
+    """One allreduce operation, of tensors of one type; ``name`` is used as it is."""
+    return run_independently(
+        _library.ops.hvd_allreduce(
+            list(tensors),
+            tensor_name=name,
+            reduce_op=op.value,
+            prescale_bits=_bits(prescale),
+            postscale_bits=_bits(postscale),
+            process_set=0,
+            name=node_name(node or name),
+        )
+    )
+
+
+def broadcast_tensors(tensors: Sequence[tf.Tensor], root_rank: int, name: str) -> list[tf.Tensor]:
+    """One broadcast operation, of tensors of one type; ``name`` is used as it is."""
+    if isinstance(root_rank, bool) or int(root_rank) != root_rank:
+        raise TypeError(f"root_rank={root_rank!r} is not a rank; expected an integer")
+    return run_independently(
+        _library.ops.hvd_broadcast(
+            list(tensors),
+            tensor_name=name,
+            root_rank=int(root_rank),
+            process_set=0,
+            name=node_name(name),
+        )
+    )
+
+
+def allreduce_slices(
+    slices: Sequence[tf.IndexedSlices],
+    op: ReduceOp,
+    compression: Any,
+    scale: float,
+    name: str,
+) -> list[tf.IndexedSlices]:
+    """Joins the slices of all ranks: one allgather of the values and one of the indices per type.
+
+    An index that several slices have, of one rank or of several, stays several slices, exactly as
+    in the gradient that one process computes on the joined batch.
+    """
+    if slices and op not in (Sum, Average):
+        raise ValueError(
+            f"tf.IndexedSlices can be reduced with hvd.Sum and hvd.Average, not with {op!r}; "
+            "convert them with tf.convert_to_tensor() first"
+        )
+    sent = [compression.compress(to_tensor(s.values, name)) for s in slices]
+    values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values")
+    indices = _gather_by_type([s.indices for s in slices], f"{name}.indices")
+    results = []
+    for original, value, index, (_, context) in zip(slices, values, indices, sent, strict=True):
+        value = compression.decompress(value, context)
+        if op is Average:
+            divide = tf.truncatediv if value.dtype.is_integer else tf.divide
+            value = divide(value, tf.cast(world.size(), value.dtype))
+        if scale != 1.0:
+            value = value * tf.cast(scale, value.dtype)
+        results.append(tf.IndexedSlices(value, index, original.dense_shape))
+    return results
+
+
+def allgather_tensors(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    return run_independently(
+        _library.ops.hvd_allgather(
+            list(tensors), tensor_name=name, process_set=0, name=node_name(name)
+        )
+    )
+
+
+def _gather_by_type(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    results: list[Any] = [None] * len(tensors)
+    for number, members in enumerate(by_type(tensors)):
+        full_name = f"{name}.{number}" if number else name
+        outputs = allgather_tensors([tensors[i] for i in members], full_name)
+        for i, output in zip(members, outputs, strict=True):
+            results[i] = output
+    return results
+
+
+def by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Returns the positions of the tensors of each type, in the order of first appearance."""
+    groups: dict[tf.DType, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        groups.setdefault(tensor.dtype, []).append(i)
+    return list(groups.values())
+
+
+def to_tensor(value: Any, caller: str) -> tf.Tensor:
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype not in TYPES:
+        remedy = ""
+        if tensor.dtype.is_complex:
+            remedy = "; send tf.math.real and tf.math.imag of it"
+        elif tensor.dtype == tf.string:
+            remedy = "; use hvd.allgather_object or hvd.broadcast_object for text"
+        raise TypeError(
+            f"{caller} does not take tensors of type {tensor.dtype.name}; expected one of "
+            f"{', '.join(sorted(dtype.name for dtype in TYPES))}{remedy}"
+        )
+    return tensor
+
+
+def _bits(factor: float) -> int:
+    # TensorFlow's attributes have no float64, so the factor travels as the integer of its bits.
+    return struct.unpack("<q", struct.pack("<d", float(factor)))[0]
+
+
+def device_scope(device: str) -> contextlib.AbstractContextManager:
+    return tf.device(device) if device else contextlib.nullcontext()

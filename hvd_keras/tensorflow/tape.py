@@ -1,0 +1,118 @@
+"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hvd_keras import world
+from hvd_keras.compression import Compression
+from hvd_keras.errors import not_implemented
+from hvd_keras.gradients import Reduction, reduce_gradients
+from hvd_keras.op_calls import Average, ReduceOp
+
+__all__ = ["DistributedGradientTape"]
+
+
+class DistributedGradientTape:
+    """Wraps a ``tf.GradientTape``; ``gradient`` returns what all ranks' gradients reduce to.
+
+    Example::
+
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x, training=True))
+        tape = hvd.DistributedGradientTape(tape)
+        grads = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(grads, model.trainable_variables))
+
+    Use it with an optimizer that is not a ``DistributedOptimizer``: that would reduce again. Every
+    rank has to ask for the same gradients. Everything else (``watch``, ``jacobian``, the ``with``
+    statement ...) is the wrapped tape's, and local to the rank.
+
+    Args:
+        gradtape: the tape, before or after it has recorded.
+        device_dense, device_sparse: devices of the operations for dense and sparse gradients.
+        compression: what floats travel as, see ``Compression``.
+        sparse_as_dense: make ``tf.IndexedSlices`` dense before they are reduced.
+        op: ``Average`` or ``Sum``.
+        gradient_predivide_factor: with ``Average``, divide by it before the sum and by
+            ``size() / gradient_predivide_factor`` after it.
+        num_groups, groups: not supported; gradients are grouped automatically.
+
+    Raises:
+        NotInitializedError: ``hvd.init()`` has not been called.
+        TypeError, ValueError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        gradtape: tf.GradientTape,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: ReduceOp = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+    ) -> None:
+        world.require_initialized("hvd.DistributedGradientTape")
+        if isinstance(gradtape, DistributedGradientTape):
+            raise ValueError(
+                "this tape is a DistributedGradientTape already; wrapped again it would reduce the "
+                "gradients twice"
+            )
+        if not isinstance(gradtape, tf.GradientTape):
+            raise TypeError(f"gradtape is a {type(gradtape).__name__}; expected a tf.GradientTape")
+        refuse_groups("hvd.DistributedGradientTape", num_groups, groups)
+        self._tape = gradtape
+        self._reduction = Reduction(
+            op,
+            compression,
+            sparse_as_dense,
+            gradient_predivide_factor,
+            device_dense,
+            device_sparse,
+            "tape_gradients",
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """Returns the gradients of all ranks' targets, reduced; see ``tf.GradientTape.gradient``.
+
+        Returns:
+            A structure like ``sources``; None for sources that the target does not depend on, which
+            have to be the same on every rank.
+        """
+        local = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
+        flat_sources = tf.nest.flatten(sources)
+        reduced = reduce_gradients(tf.nest.flatten(local), flat_sources, self._reduction)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> Any:
+        return self._tape.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_tape":  # not yet set: the tape was not made by __init__
+            raise AttributeError(name)
+        return getattr(self._tape, name)
+
+
+def refuse_groups(function: str, num_groups: int, groups: Any) -> None:
+    """Raises ValueError where gradients are to be grouped by hand."""
+    remedy = "gradients are grouped automatically: leave it out"
+    if num_groups:
+        raise not_implemented(function, "num_groups", num_groups, remedy)
+    if groups is not None:
+        raise not_implemented(function, "groups", groups, remedy)
