@@ -1,0 +1,276 @@
+"""BroadcastGlobalVariablesCallback: all ranks start from the variables of one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_keras import objects, world
+from hvd_keras.keras import _peers
+
+__all__ = ["BroadcastGlobalVariablesCallback"]
+
+# Odd, so that rank * factor differs for all ranks modulo 2**32; the golden ratio spreads them.
+_SEED_STRIDE = 0x9E3779B1
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives every rank the variables of ``root_rank`` before ``fit`` makes its first update.
+
+    These are the model's weights (with moving statistics) and the optimizer's variables
+    (iteration count, learning rate, slots). It happens in each ``fit``, so that weights which rank
+    0 alone has restored or changed reach the others too. Where they exist already, the variables
+    are sent when training begins; in any case they are sent right before the first step: after
+    whatever other callbacks did in ``on_train_begin``, in any order, and after a model that is
+    built on its first batch has been built (by tracing ``train_step`` for the data's spec; nothing
+    is computed).
+
+    Not sent: metrics, gradient accumulators, ``local_variables`` and the states of random seed
+    generators. Dropout masks shall differ by rank: where a generator has the *same* state on all
+    ranks (after ``keras.utils.set_random_seed(1)``, say), the seeds of ranks other than the root
+    are changed, in the same way every time.
+
+    All of it runs in Keras's main thread, as ``on_train_begin`` and the train function do, so other
+    callbacks may still be dispatched to a thread (this one has no batch-end hook).
+
+    Args:
+        root_rank: the rank whose variables count.
+        device: a TensorFlow device for the transfer; '' lets TensorFlow choose.
+        local_variables: variables that stay as they are on each rank; see
+            ``register_local_var``.
+
+    Raises (on every rank, from ``fit``):
+        ValueError: the ranks' models do not have the same variables, the ranks would make
+            different numbers of steps per epoch, or ``root_rank`` does not exist.
+        RuntimeError: a model that is not built runs in a loop of one's own, or builds some of
+            its variables so late that they were missed.
+    """
+
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self._local_ids: set[int] = set()
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+    def register_local_var(self, variable: Any) -> None:
+        """Leaves ``variable`` (a Keras variable or tf.Variable) as it is on each rank."""
+        self._local_ids.add(_identity(variable))
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        if not 0 <= self.root_rank < world.size():
+            raise ValueError(
+                f"BroadcastGlobalVariablesCallback: root_rank={self.root_rank} does not exist; "
+                f"expected 0 <= root_rank < size = {world.size()}"
+            )
+        if _build_without_data(self.model):
+            self._broadcast()
+        self._before_first_step(self.model)
+
+    def _before_first_step(self, model: keras.Model) -> None:
+        """Puts the broadcast between ``fit`` and its first step, through ``train_function``."""
+        run_step = getattr(model, "train_function", None)
+        # A fit() that failed before its first step has left ours there.
+        run_step = getattr(run_step, "wrapped_step", run_step)
+        if run_step is None:
+            if not model.built:
+                raise RuntimeError(
+                    "BroadcastGlobalVariablesCallback found a model that is neither built nor "
+                    "trained by fit(): build it first, or call hvd.broadcast_variables() after "
+                    "the first step"
+                )
+            return
+
+        def first_step(iterator: Any) -> Any:
+            model.train_function = run_step
+            return self._first_step(run_step, iterator)
+
+        first_step.wrapped_step = run_step  # type: ignore[attr-defined]
+        model.train_function = first_step
+
+    def _first_step(self, run_step: Callable, iterator: Any) -> Any:
+        iterator, built = _build_from_data(self.model, iterator)
+        everywhere = _peers.gather(built, "built")
+        if all(everywhere):
+            sent = self._broadcast()
+            logs = run_step(iterator)
+            self._require_all_sent(sent)
+        elif any(everywhere):
+            raise ValueError(
+                "BroadcastGlobalVariablesCallback: the model could be built before its first step "
+                f"on some ranks only ({_peers.by_rank(everywhere)}); all ranks must run the same "
+                "model, or build it before fit()"
+            )
+        else:
+            warnings.warn(
+                "The model could not be built before its first step (its train_step can only run "
+                "eagerly), so the variables are broadcast after that step, whose update the other "
+                "ranks lose. Build the model before fit() to avoid this.",
+                stacklevel=2,
+            )
+            logs = run_step(iterator)
+            self._broadcast()
+        return logs
+
+    def _variables(self) -> list[Any]:
+        """The variables to send, in an order that is the same on every rank."""
+        candidates = list(self.model.weights)
+        local = set(self._local_ids)
+        for optimizer in _peers.optimizers_of(self.model):
+            candidates += optimizer.variables
+            local |= _per_rank_ids(optimizer)
+        unique = {id(variable): variable for variable in candidates}
+        return [v for v in unique.values() if _identity(v) not in local]
+
+    def _broadcast(self) -> list[Any]:
+        """Sends the variables; returns which."""
+        variables = self._variables()
+        self._check_peers(variables)
+        with tf.device(self.device) if self.device else contextlib.nullcontext():
+            objects.broadcast_variables(variables, root_rank=self.root_rank)
+        return variables
+
+    def _check_peers(self, variables: list[Any]) -> None:
+        """All ranks compare what they are about to do, and spread the seeds that are equal."""
+        seeds = _seed_states(self.model)
+        shapes = [(tuple(v.shape), str(v.dtype)) for v in variables]
+        steps = (self.params or {}).get("steps")
+        peers = _peers.gather((steps, shapes, [s.tobytes() for _, s in seeds]), "broadcast")
+        if len({steps for steps, _, _ in peers}) > 1:
+            raise ValueError(
+                "The ranks would make different numbers of steps per epoch "
+                f"({_peers.by_rank(steps for steps, _, _ in peers)}) and then wait for each other. "
+                "Give them equally much data, e.g. with hvd.shard(data), or pass the same "
+                "steps_per_epoch to fit() on all ranks"
+            )
+        _require_same_variables([shapes for _, shapes, _ in peers])
+        _spread_seeds(seeds, [states for _, _, states in peers], self.root_rank)
+
+    def _require_all_sent(self, sent: list[Any]) -> None:
+        known = {id(variable) for variable in sent}
+        late = [v.path for v in self._variables() if id(v) not in known]
+        if late:
+            raise RuntimeError(
+                f"{len(late)} variables were created during the first training step, too late to "
+                f"be broadcast, so they differ by rank: {', '.join(late[:5])}"
+                f"{', ...' if len(late) > 5 else ''}. Build the model before fit()"
+            )
+
+
+def _identity(variable: Any) -> int:
+    """One number for a Keras variable and for the tf.Variable inside it."""
+    return id(variable.value if isinstance(variable, keras.Variable) else variable)
+
+
+def _per_rank_ids(optimizer: keras.optimizers.Optimizer) -> set[int]:
+    """Variables of an optimizer that belong to one rank: what it has accumulated but not sent."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    own = getattr(optimizer, "_accumulated_gradients", None) or ()
+    ids = {_identity(v) for v in own if v is not None}
+    return ids | (_per_rank_ids(inner) if inner is not None else set())
+
+
+def _require_same_variables(by_rank: list[list[tuple]]) -> None:
+    if len({len(shapes) for shapes in by_rank}) > 1:
+        counts = _peers.by_rank(f"{len(shapes)} variables" for shapes in by_rank)
+        raise ValueError(f"The ranks' models and optimizers differ: {counts}")
+    for index, variants in enumerate(zip(*by_rank, strict=True)):
+        if len(set(variants)) > 1:
+            shapes = _peers.by_rank(f"{dtype}{list(shape)}" for shape, dtype in variants)
+            raise ValueError(f"The ranks' models differ: variable number {index} is {shapes}")
+
+
+def _seed_states(model: keras.Model) -> list[tuple[Any, np.ndarray]]:
+    """The model's random seed generators: variables that are not weights, each (seed, counter)."""
+    weights = {id(variable) for variable in model.weights}
+    states = [v for v in model.variables if id(v) not in weights and tuple(v.shape) == (2,)]
+    return [(v, np.asarray(v.numpy())) for v in states if "int" in str(v.dtype)]
+
+
+def _spread_seeds(
+    seeds: list[tuple[Any, np.ndarray]], by_rank: list[list[bytes]], root_rank: int
+) -> None:
+    """Makes the seeds differ by rank where they are the same on all; the root keeps its own."""
+    offset = (world.rank() - root_rank) % world.size() * _SEED_STRIDE
+    if not offset or len({len(states) for states in by_rank}) > 1:
+        return
+    for (variable, state), variants in zip(seeds, zip(*by_rank, strict=True), strict=True):
+        if len(set(variants)) == 1:
+            seed = (int(state[0]) + offset) % 2**32
+            # Keras keeps seeds in an integer type of the backend's choice; int32 would overflow.
+            limit = np.iinfo(state.dtype).max + 1
+            variable.assign(np.array([seed % limit, state[1]], dtype=state.dtype))
+
+
+def _all_layers_built(model: keras.Model) -> bool:
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+    return model.built and all(layer.built for layer in layers)
+
+
+def _build_without_data(model: keras.Model) -> bool:
+    """Builds the optimizers where the model is built; returns whether all variables exist now."""
+    if not _all_layers_built(model):
+        return False
+    main = getattr(model, "optimizer", None)
+    if main is not None and not main.built and type(model).train_step is keras.Model.train_step:
+        # What Keras itself does while it traces the first step.
+        main.build(model.trainable_variables)
+    return all(optimizer.built for optimizer in _peers.optimizers_of(model))
+
+
+def _build_from_data(model: keras.Model, iterator: Any) -> tuple[Any, bool]:
+    """Builds what is not built yet, for the data that ``iterator`` yields.
+
+    Returns:
+        An iterator that yields the same data, and whether the model could be built.
+    """
+    if _build_without_data(model):
+        return iterator, True
+    if not model.run_eagerly:
+        # An error here is one of the user's own step, which would fail in the same way.
+        _trace_step(model, iterator.element_spec)
+        return iterator, True
+    batch = next(iterator)
+    return itertools.chain([batch], iterator), _build_eagerly(model, batch, iterator)
+
+
+def _trace_step(model: keras.Model, spec: Any) -> None:
+    """Traces ``train_step`` without running it; like Keras's own tracing it makes all variables."""
+
+    @tf.autograph.experimental.do_not_convert
+    def step(data: Any) -> Any:
+        return model.train_step(_without_optionals(data))
+
+    tf.function(step, autograph=False).get_concrete_function(spec)
+
+
+def _without_optionals(data: Any) -> Any:
+    """Keras passes None through tf.data as an empty Optional, and takes it out again."""
+    return tf.nest.map_structure(
+        lambda item: None if isinstance(item, tf.experimental.Optional) else item, data
+    )
+
+
+def _build_eagerly(model: keras.Model, batch: Any, iterator: Any) -> bool:
+    """For ``run_eagerly``: calls the model on a batch or, if it has no call, traces the step."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(_without_optionals(batch))
+    takes_training = "training" in inspect.signature(model.call).parameters
+    with contextlib.suppress(Exception):
+        model(x, **({"training": False} if takes_training else {}))
+        if _build_without_data(model):
+            return True
+    with contextlib.suppress(Exception):
+        _trace_step(model, iterator.element_spec)
+        return True
+    return False
