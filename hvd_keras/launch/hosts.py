@@ -1,0 +1,97 @@
+"""Parsing and checking of ``-H host:slots,...``."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from hvd_keras.launch.errors import LaunchError
+
+
+class HostSlots(NamedTuple):
+    """A host and the number of ranks that may run on it."""
+
+    host: str
+    slots: int
+
+
+def parse_hosts(text: str) -> list[HostSlots]:
+    """Returns the hosts of ``host:slots,host:slots``, in the given order.
+
+    A host without ``:slots`` has one slot; an IPv6 address stands in brackets. A host that is
+    named twice has the sum of its slots.
+
+    Raises:
+        LaunchError: the text is malformed.
+    """
+    slots_of: dict[str, int] = {}
+    for entry in text.split(","):
+        host, slots = _parse_entry(entry.strip(), text)
+        slots_of[host] = slots_of.get(host, 0) + slots
+    return [HostSlots(host, slots) for host, slots in slots_of.items()]
+
+
+def _parse_entry(entry: str, text: str) -> HostSlots:
+    if entry.startswith("["):
+        host, closed, rest = entry[1:].partition("]")
+        well_formed = bool(closed) and (not rest or rest.startswith(":"))
+        slots_text = rest[1:] if rest else "1"
+    else:
+        host, colon, slots_text = entry.partition(":")
+        well_formed = True
+        if not colon:
+            slots_text = "1"
+    is_number = slots_text.isascii() and slots_text.isdigit() and len(slots_text) < 7
+    if not (well_formed and host and is_number and int(slots_text) > 0):
+        raise LaunchError(
+            f"-H expects host:slots[,host:slots...] with slots of 1 or more, "
+            f"for example localhost:4, but {entry!r} in {text!r} is not of that form."
+        )
+    return HostSlots(host, int(slots_text))
+
+
+def is_local_host(host: str) -> bool:
+    """Whether ``host`` certainly is this machine; no name server is asked."""
+    own = os.uname().nodename
+    names = {"localhost", "localhost.localdomain", "ip6-localhost", own, own.partition(".")[0]}
+    return host.lower() in {name.lower() for name in names} or _is_own_address(host)
+
+
+def _is_own_address(host: str) -> bool:
+    import socket  # late: almost no job names its host by address
+
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind((host, 0))
+            return host not in ("0.0.0.0", "::")
+        except OSError:
+            return False
+    return False
+
+
+def check_hosts(hosts: list[HostSlots], num_proc: int) -> None:
+    """Checks that all ranks can run here, on the slots that were given.
+
+    Raises:
+        LaunchError: a host is not this machine, or there are too few slots.
+    """
+    for host, _ in hosts:
+        if not is_local_host(host):
+            raise LaunchError(
+                f"-H names {host!r}, which is not this machine ({os.uname().nodename}): a job over "
+                f"several hosts needs MPI, which hvd_keras does not support yet; "
+                f"run all ranks here with -H localhost:{num_proc}, or leave -H out."
+            )
+    slots = sum(entry.slots for entry in hosts)
+    if slots < num_proc:
+        given = ",".join(f"{host}:{count}" for host, count in hosts)
+        raise LaunchError(
+            f"-np {num_proc} asks for {num_proc} ranks, but -H {given} has only {slots} "
+            f"slot{'s' * (slots != 1)}: write -H {hosts[0].host}:{num_proc}, "
+            f"leave -H out, or lower -np."
+        )

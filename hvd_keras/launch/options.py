@@ -1,0 +1,227 @@
+"""The options of ``hvdrun``: one table, from which parser, help and environment are made."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from hvd_keras.launch.errors import LaunchError
+from hvd_keras.launch.job import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_REPORT_SECONDS,
+    DEFAULT_SIGNAL_GRACE_SECONDS,
+)
+
+
+def positive_int(text: str) -> int:
+    """A number of ranks."""
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expects a whole number of 1 or more, not {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A time of 0 or more."""
+    return _number(text, "seconds, 0 or more")
+
+
+def megabytes(text: str) -> float:
+    """A size of 0 or more."""
+    return _number(text, "MiB, 0 or more")
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"expects a number of {what}, not {text!r}")
+    return value
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        group: title of its group in the help.
+        flags: its names.
+        help: what it does.
+        type: conversion of its value; None for a switch.
+        metavar: name of the value in the help.
+        variable: the environment variable of the ranks that it sets.
+        to_variable: makes the variable's text of the value.
+    """
+
+    group: str
+    flags: tuple[str, ...]
+    help: str
+    type: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    variable: str | None = None
+    to_variable: Callable[[Any], str] = str
+
+    @property
+    def dest(self) -> str:
+        """Name of the parsed value: the first long flag's."""
+        name = next(flag for flag in self.flags if flag.startswith("--"))
+        return name.lstrip("-").replace("-", "_")
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+_GRACE = (
+    f"seconds from SIGTERM to SIGKILL after a failure (default {DEFAULT_GRACE_SECONDS:g}), and "
+    f"from a signal that you send to SIGKILL (default {DEFAULT_SIGNAL_GRACE_SECONDS:g})"
+)
+
+OPTIONS = (
+    Option("general", ("-np", "--num-proc"), "number of ranks to start", positive_int, "N"),
+    Option("general", ("--verbose",), "say what is started, and with which settings"),
+    Option(
+        "general", ("-cb", "--check-build"), "say what this installation was built for, and end"
+    ),
+    Option("general", ("-v", "--version"), "print the version, and end"),
+    Option("general", ("-h", "--help"), "print this text, and end"),
+    Option(
+        "hosts",
+        ("-H", "--hosts"),
+        "hosts and their slots; only this machine, for example localhost:4 (default: localhost "
+        "with as many slots as -np asks for)",
+        str,
+        "HOST:SLOTS,...",
+    ),
+    Option(
+        "environment and tuning",
+        ("--start-timeout",),
+        "seconds to wait in hvd.init() until all ranks are there (HVD_START_TIMEOUT)",
+        seconds,
+        "S",
+        variable="HVD_START_TIMEOUT",
+        to_variable=_plain,
+    ),
+    Option(
+        "environment and tuning",
+        ("--fusion-threshold-mb",),
+        "largest bucket of gradients that are reduced together, in MiB (HVD_FUSION_THRESHOLD)",
+        megabytes,
+        "MB",
+        variable="HVD_FUSION_THRESHOLD",
+        to_variable=lambda value: str(int(value * (1 << 20))),
+    ),
+    Option(
+        "output",
+        ("--output-filename",),
+        "also write the output of rank R to DIR/rank.R/stdout and DIR/rank.R/stderr",
+        str,
+        "DIR",
+    ),
+    Option(
+        "output",
+        ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+        "start each line of output with the time",
+    ),
+    Option(
+        "failures and stalls",
+        ("--deadlock-seconds",),
+        "when every rank waits for a collective that another has not started, for this long, end "
+        "them with an error; 0 for never (HVD_DEADLOCK_SECONDS)",
+        seconds,
+        "S",
+        variable="HVD_DEADLOCK_SECONDS",
+        to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--report-seconds",),
+        "after a rank failed, seconds in which the others may say what they saw before they are "
+        f"sent SIGTERM (default {DEFAULT_REPORT_SECONDS:g})",
+        seconds,
+        "S",
+    ),
+    Option("failures and stalls", ("--grace-seconds",), _GRACE, seconds, "S"),
+    Option(
+        "failures and stalls",
+        ("--timeout-seconds",),
+        "end the job after this time, with exit code 124",
+        seconds,
+        "S",
+    ),
+)
+
+_DESCRIPTION = """\
+Starts N processes ("ranks") of one command on this machine, which train together.
+
+  hvdrun -np 2 python train.py --epochs 3
+
+Options of hvdrun come before the command; whatever follows it is the command's own."""
+
+_EPILOG = """\
+Each line of output is marked with the rank that wrote it. The ranks' standard input is empty.
+SIGINT, SIGTERM, SIGHUP, SIGTSTP and SIGCONT are passed on to all processes of every rank, SIGUSR1
+and SIGUSR2 to the ranks' own processes; a second Ctrl-C kills them. When a rank fails, the others
+are ended, and hvdrun exits with the code of the rank that failed first (128 + N for signal N).
+When the job ends, so does everything that the ranks have started.
+Of several ranks, each gets TF_NUM_INTRAOP_THREADS and OMP_NUM_THREADS set to its share of the
+cores, and PYTHONUNBUFFERED=1: set them yourself to have it otherwise."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        message = message.replace("argument ", "", 1)
+        raise LaunchError(f"{message} (hvdrun --help lists the options).")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of everything that precedes the command."""
+    parser = _Parser(
+        prog="hvdrun",
+        usage="hvdrun -np N [options] command [argument ...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    groups: dict[str, Any] = {}
+    for option in OPTIONS:
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        how: dict[str, Any] = {"dest": option.dest, "help": option.help}
+        if option.type is None:
+            how["action"] = "store_true"
+        else:
+            how.update(type=option.type, metavar=option.metavar)
+        groups[option.group].add_argument(*option.flags, **how)
+    return parser
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Parts hvdrun's own arguments from the command, which starts at the first non-option.
+
+    A ``--`` before the command is dropped.
+    """
+    with_value = {flag for option in OPTIONS if option.type for flag in option.flags}
+    at = 0
+    while at < len(arguments):
+        argument = arguments[at]
+        if argument == "--":
+            return list(arguments[:at]), list(arguments[at + 1 :])
+        if not argument.startswith("-") or argument == "-":
+            break
+        at += 2 if argument in with_value else 1
+    return list(arguments[:at]), list(arguments[at:])
+
+
+def variables(parsed: argparse.Namespace) -> dict[str, str]:
+    """The environment variables that the options ask for."""
+    values = ((option, getattr(parsed, option.dest)) for option in OPTIONS if option.variable)
+    return {
+        option.variable: option.to_variable(value)
+        for option, value in values
+        if option.variable and value is not None
+    }
