@@ -31,7 +31,9 @@ CORE_SRCS = [
     "status.cc",
 ]
 
-CORE_TESTS = []
+CORE_TESTS = [
+    "reduce_test.cc",
+]
 
 # ops/transport/shm: ranks on one host, through shared memory.
 SHM_HDRS = [
@@ -56,7 +58,15 @@ SHM_SRCS = [
     "waiter.cc",
 ]
 
-SHM_TESTS = []
+# Used by the tests alone.
+SHM_TEST_HDRS = [
+    "thread_world.h",
+]
+
+SHM_TESTS = [
+    "segment_test.cc",
+    "shm_engine_test.cc",
+]
 
 # ops/world: the one object of a process that owns the engine and its transport.
 WORLD_HDRS = [

@@ -27,10 +27,12 @@ bool IsFree(const BoardSlot& slot) {
 }
 
 int32_t TakeFreeSlot(Board* board) {
+  if (board->free_slots.load(std::memory_order_acquire) == 0) return -1;
   for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
     const int32_t index = (board->next_free + i) % kMaxBoardSlots;
     if (!IsFree(board->slots[index])) continue;
     board->next_free = (index + 1) % kMaxBoardSlots;
+    board->free_slots.fetch_sub(1, std::memory_order_relaxed);
     return index;
   }
   return -1;
@@ -146,6 +148,16 @@ std::vector<int> Fail(Segment* segment, int32_t index, Code code) {
   std::vector<int> recipients = RanksOf(slot.arrived_bits, segment->ranks());
   Publish(segment, index, recipients);
   return recipients;
+}
+
+void Complete(Segment* segment, int32_t index) {
+  Board& board = segment->board();
+  board.activity.fetch_add(1, std::memory_order_relaxed);
+  BoardSlot& slot = board.slots[index];
+  const int32_t recipients = slot.recipients;  // before the slot can belong to somebody else
+  if (slot.done.fetch_add(1, std::memory_order_acq_rel) + 1 == recipients) {
+    board.free_slots.fetch_add(1, std::memory_order_release);
+  }
 }
 
 std::vector<int> RanksOf(const uint64_t* bits, int ranks) {

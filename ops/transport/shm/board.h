@@ -56,6 +56,9 @@ Arrival Arrive(Segment* segment, int32_t slot, int rank, uint64_t fingerprint, b
 // failure text. Returns the ranks to wake.
 std::vector<int> Fail(Segment* segment, int32_t slot, Code code);
 
+// One member has executed the collective; the last one frees the slot. Needs no lock.
+void Complete(Segment* segment, int32_t slot);
+
 // Ranks of a bit set, ascending.
 std::vector<int> RanksOf(const uint64_t* bits, int ranks);
 

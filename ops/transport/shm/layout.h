@@ -67,7 +67,8 @@ struct BoardSlot {
 struct Board {
   pthread_mutex_t mutex;  // robust: a rank that dies holding it is noticed
   int64_t next_ticket;
-  int32_t next_free;               // where to look for a free slot first
+  int32_t next_free;  // where to look for a free slot first
+  std::atomic<int32_t> free_slots;
   std::atomic<uint64_t> activity;  // grows with every announcement and every completion
   char failure_text[kTextBytes];   // why the slots marked `failed` cannot complete
   int32_t buckets[kBoardBuckets];

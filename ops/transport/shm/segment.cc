@@ -147,6 +147,7 @@ Status Segment::Initialize(const SegmentOptions& options, uint64_t generation) {
   header_->creator_pid.store(getpid());
   Board& board = header_->board;
   board.next_ticket = 1;
+  board.free_slots.store(kMaxBoardSlots);
   for (int32_t& bucket : board.buckets) bucket = -1;
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);

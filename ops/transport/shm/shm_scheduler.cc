@@ -120,9 +120,7 @@ void ShmScheduler::Take(Assignment* assignment) {
 }
 
 void ShmScheduler::Complete(int64_t handle) {
-  Board& board = segment_->board();
-  board.activity.fetch_add(1, std::memory_order_relaxed);
-  board.slots[handle].done.fetch_add(1, std::memory_order_release);
+  shm::Complete(segment_.get(), static_cast<int32_t>(handle));
   // An error here shows in the next call of Next().
   if (has_deferred_.load()) (void)PostDeferred().ok();
 }
