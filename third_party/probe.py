@@ -1,4 +1,4 @@
-"""Prints, as one line of JSON, what hvd_keras builds against in the interpreter that runs this file.
+"""Prints, as one line of JSON, what this interpreter has for hvd_keras to be built against.
 
 Both builds ask here, setup.py and Bazel (tf_configure.bzl), so that they agree. Keys:
 
