@@ -8,6 +8,7 @@ import selectors
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.job import Job
 from hvd_keras.launch.output import RankStream, Sink
 
@@ -35,13 +36,23 @@ class OutputPump:
         self._streams: list[RankStream] = []
 
     def add(self, rank: int, name: str, fd: int) -> RankStream:
-        """Begins to carry what comes through ``fd``; ``name`` is "stdout" or "stderr"."""
+        """Begins to carry what comes through ``fd``; ``name`` is "stdout" or "stderr".
+
+        Raises:
+            LaunchError: the file for the copy cannot be made.
+        """
         label = f"[{rank}]<{name}>:".encode() if self._job.prefix else None
         sink = self._stderr if name == "stderr" else self._stdout
         stream = RankStream(rank, name, fd, sink, label, self._job.timestamps)
         self._streams.append(stream)
         if self._job.output_dir is not None:
-            stream.copy_to(os.path.join(self._job.output_dir, f"rank.{rank}", name))
+            path = os.path.join(self._job.output_dir, f"rank.{rank}", name)
+            try:
+                stream.copy_to(path)
+            except OSError as error:
+                raise LaunchError(
+                    f"the output file {path} cannot be made: {error.strerror}."
+                ) from error
         self._watch(fd, selectors.EVENT_READ, functools.partial(self._read, stream))
         return stream
 

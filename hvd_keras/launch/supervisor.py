@@ -31,6 +31,7 @@ from typing import Any
 from hvd_keras.launch import ending, environment, processes, report
 from hvd_keras.launch.command import explain_exec_error
 from hvd_keras.launch.ending import Ending, Step
+from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.job import PASSED_ON, Job
 from hvd_keras.launch.output import RankStream
 from hvd_keras.launch.pump import OutputPump
@@ -79,11 +80,9 @@ class Supervisor:
         self._watch(self._control_fd, self._on_control)
         try:
             self._start_ranks()
-        except OSError as error:
+        except (LaunchError, OSError) as error:
             self._kill_all()
-            program = self._job.program
-            text = explain_exec_error(self._job.command[0], program, error)
-            self._send({"event": "error", "message": text})
+            self._send({"event": "error", "message": str(error)})
             return
         self._send({"event": "started", "pids": [rank.pid for rank in self._ranks]})
         while not (self._childless or self._given_up):
@@ -113,6 +112,9 @@ class Supervisor:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
+            self._output.add(rank, "stdout", out_read)
+            stderr = self._output.add(rank, "stderr", err_read)
+            stderr.keep_tail()
             process = subprocess.Popen(
                 self._job.command,
                 executable=self._job.program,
@@ -123,12 +125,12 @@ class Supervisor:
                 # This process has one thread, so running Python after fork is safe.
                 preexec_fn=functools.partial(processes.prepare_rank, os.getpid()),
             )
+        except OSError as error:
+            text = explain_exec_error(self._job.command[0], self._job.program, error)
+            raise LaunchError(text) from error
         finally:
             os.close(out_write)
             os.close(err_write)
-        self._output.add(rank, "stdout", out_read)
-        stderr = self._output.add(rank, "stderr", err_read)
-        stderr.keep_tail()
         return _Rank(rank, process, stderr)
 
     # Events
