@@ -234,7 +234,8 @@ TEST(Reduce, AllVariantsAgreeToTheBitAndInPlace) {
             for (auto& copy : copies) pointers.push_back(copy.data() + 1);
             float* output = copies[target].data() + 1;
             v.reduce(reduction, pointers.data(), ranks, output, count);
-            ASSERT_EQ(std::memcmp(output, expected.data(), count * sizeof(float)), 0)
+            ASSERT_TRUE(count == 0 ||
+                        std::memcmp(output, expected.data(), count * sizeof(float)) == 0)
                 << v.name << " ranks " << ranks << " count " << count << " " << Name(op);
           }
         }

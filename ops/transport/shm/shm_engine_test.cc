@@ -345,6 +345,22 @@ TEST_P(ShmEngine, RandomMixOfCollectivesFromSeveralThreads) {
   });
 }
 
+TEST(ShmEngineSingle, SixtyFourRanks) {
+  RunRanks(Options(64, 4096), [](Rank* rank) {
+    const int n = rank->size();
+    for (int count : {1, 5000, 20000}) {  // direct, and shared out among the ranks
+      std::vector<int64_t> data(count);
+      for (int i = 0; i < count; ++i) data[i] = i + rank->rank();
+      ASSERT_TRUE(rank->Allreduce("x", DataType::kInt64, Sum(), &data).ok());
+      for (int i = 0; i < count; ++i) ASSERT_EQ(data[i], int64_t{i} * n + n * (n - 1) / 2);
+    }
+    std::vector<int32_t> mine(rank->rank(), rank->rank()), all, expected;
+    ASSERT_TRUE(rank->Allgather("g", mine, &all).ok());
+    for (int r = 0; r < n; ++r) expected.insert(expected.end(), r, r);
+    ASSERT_EQ(all, expected);
+  });
+}
+
 TEST(ShmEngineSingle, TooManyStepsIsAnErrorNotAWrongNumber) {
   RunRanks(Options(2, 64), [](Rank* rank) {
     // 2^24 chunks of 64 bytes: more steps than a ticket can count. Never touched: the size is

@@ -115,6 +115,27 @@ Status StuckDetector::FailWhatMissesALeaver() {
   return Status::Ok();
 }
 
+// Everybody on whom this rank depends, directly or not. Needs the lock.
+std::vector<bool> StuckDetector::Dependencies() {
+  const int ranks = segment_->ranks();
+  std::vector<bool> concerned(ranks, false);
+  concerned[rank_] = true;
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const BoardSlot& slot : segment_->board().slots) {
+      if (!IsWaiting(slot)) continue;
+      const std::vector<int> waiting = RanksOf(slot.arrived_bits, ranks);
+      if (std::none_of(waiting.begin(), waiting.end(), [&](int r) { return concerned[r]; }))
+        continue;
+      for (int r : RanksOf(slot.member_bits, ranks)) {
+        grew |= !concerned[r];
+        concerned[r] = true;
+      }
+    }
+  }
+  return concerned;
+}
+
 Status StuckDetector::FailWhatWaitsInACircle() {
   std::vector<int> to_wake;
   {
@@ -122,26 +143,11 @@ Status StuckDetector::FailWhatWaitsInACircle() {
     HVD_RETURN_IF_ERROR(lock.status());
     Board& board = segment_->board();
     if (board.activity.load() != last_activity_) return Status::Ok();
-    // Everybody on whom this rank depends, directly or not.
+    const std::vector<bool> concerned = Dependencies();
     const int ranks = segment_->ranks();
-    std::vector<bool> concerned(ranks, false);
-    concerned[rank_] = true;
-    for (bool grew = true; grew;) {
-      grew = false;
-      for (const BoardSlot& slot : board.slots) {
-        if (!IsWaiting(slot)) continue;
-        bool touches = false;
-        for (int r = 0; r < ranks; ++r) touches |= concerned[r] && HasBit(slot.arrived_bits, r);
-        for (int r = 0; touches && r < ranks; ++r) {
-          if (!HasBit(slot.member_bits, r) || concerned[r]) continue;
-          concerned[r] = grew = true;
-        }
-      }
-    }
     for (int r = 0; r < ranks; ++r) {
-      if (concerned[r] && segment_->line(r).quiet_checks.load() < quiet_checks_needed_) {
-        return Status::Ok();
-      }
+      const bool quiet = segment_->line(r).quiet_checks.load() >= quiet_checks_needed_;
+      if (concerned[r] && !quiet) return Status::Ok();
     }
     std::string text = "the ranks wait for different collectives, so that none can complete:";
     std::vector<int32_t> stuck;
@@ -158,8 +164,8 @@ Status StuckDetector::FailWhatWaitsInACircle() {
     if (stuck.size() > kMaxListed) {
       text += "\n  and " + std::to_string(stuck.size() - kMaxListed) + " more";
     }
-    text += "\nEvery rank must call the same collectives, with the same names.";
-    SetFailureText(&board, text);
+    SetFailureText(&board,
+                   text + "\nEvery rank must call the same collectives, with the same names.");
     for (int32_t i : stuck) {
       const std::vector<int> woken = Fail(segment_, i, Code::kInvalidArgument);
       to_wake.insert(to_wake.end(), woken.begin(), woken.end());

@@ -27,6 +27,7 @@ class StuckDetector {
  private:
   bool IsQuiet(bool has_pending);
   bool AllAlive();
+  std::vector<bool> Dependencies();
   Status FailWhatMissesALeaver();
   Status FailWhatWaitsInACircle();
 
