@@ -22,6 +22,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent
@@ -139,6 +140,16 @@ def tensorflow_flags(found: dict) -> list[str]:
     return [*flags, f'-DHVD_TENSORFLOW_VERSION="{found["tensorflow"]}"']
 
 
+class BuildModules(build_py):
+    """Copies the Python modules, and no module that an earlier build left behind."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            for path in Path(self.build_lib, "hvd_keras").rglob("*.py"):
+                path.unlink()
+        super().run()
+
+
 class BuildOps(build_ext):
     """Builds the extension from ops/sources.bzl, and records what it was built against."""
 
@@ -155,7 +166,8 @@ class BuildOps(build_ext):
             raise SetupError(str(error)) from None
 
     def build_extension(self, ext: Extension) -> None:
-        objects = Path(self.build_temp).resolve()
+        # Not build_temp: editable installs get a new one each time, and would compile everything.
+        objects = ROOT / "build" / f"native-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
         common = ["-fPIC", "-DNDEBUG"]
         tensorflow = [*common, *tensorflow_flags(self.found)]
         python = list(tensorflow)
@@ -187,4 +199,7 @@ class BuildOps(build_ext):
         (folder / "_build_info.json").write_text(json.dumps(info, indent=2) + "\n")
 
 
-setup(ext_modules=[Extension("hvd_keras._core", sources=[])], cmdclass={"build_ext": BuildOps})
+setup(
+    ext_modules=[Extension("hvd_keras._core", sources=[])],
+    cmdclass={"build_ext": BuildOps, "build_py": BuildModules},
+)

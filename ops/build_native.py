@@ -198,13 +198,22 @@ def link(
 
 
 def find_googletest() -> Path | None:
-    """The sources of googletest: $GTEST_SOURCE, a system folder, or build/googletest."""
+    """The sources of googletest: $GTEST_SOURCE, a system folder, or Debian's package, unpacked."""
     asked = os.environ.get("GTEST_SOURCE")
-    local = ROOT / "build" / "googletest" / "usr" / "src" / "googletest"
-    for folder in [asked] if asked else [*GOOGLETEST_FOLDERS, local]:
+    package = ROOT / "build" / "googletest"
+    unpacked = package / "usr" / "src" / "googletest"
+    for folder in [asked] if asked else [*GOOGLETEST_FOLDERS, unpacked]:
         if (Path(folder) / "googletest" / "src" / "gtest-all.cc").is_file():
             return Path(folder)
-    return None
+    if asked or not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return None
+    # Neither command needs root.
+    package.mkdir(parents=True, exist_ok=True)
+    print("Fetching Debian's googletest package into build/ ...", flush=True)
+    subprocess.run(["apt-get", "-q", "download", "googletest"], cwd=package, capture_output=True)
+    for file in package.glob("googletest_*.deb"):
+        subprocess.run(["dpkg-deb", "-x", str(file), str(package)], check=False)
+    return unpacked if unpacked.is_dir() else None
 
 
 def _build_tests(compiler: Compiler, googletest: Path, sanitize: str | None) -> list[Path]:

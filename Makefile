@@ -1,0 +1,147 @@
+# Two commands matter: `make train` and `make test`. Neither needs root; `make help` lists the rest.
+#
+#   PYTHON       the interpreter to make .venv with (default: the first of 3.10 to 3.13 found)
+#   VENV         where the virtual environment lies; a TensorFlow already in it is kept
+#   VENV_FLAGS   e.g. --system-site-packages, to use the TensorFlow that the machine has
+#   TENSORFLOW   what to install when there is none
+#   BAZEL        empty: run the C++ tests without Bazel
+#   PYTEST_ARGS  e.g. "-k optimizer"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
+PYTHON ?=
+VENV ?= .venv
+VENV_FLAGS ?=
+BAZEL ?= $(shell command -v bazel 2>/dev/null)
+PYTEST_ARGS ?=
+ifeq ($(shell uname -m),x86_64)
+TENSORFLOW ?= tensorflow-cpu>=2.16,<2.22
+else
+TENSORFLOW ?= tensorflow>=2.16,<2.22
+endif
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+HAS_TENSORFLOW := $(BIN)/python -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))'
+CXX_SOURCES = $(shell find ops -name '*.h' -o -name '*.cc' -o -name '*.inc')
+# A TensorFlow that was installed after the last build is one more reason to build.
+INSTALLED_TENSORFLOW = $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow/__init__.py)
+BAZEL_TEST = $(BAZEL) test --repo_env=PYTHON_BIN_PATH=$(abspath $(BIN)/python)
+FRAMEWORK_FREE := //ops/core/... //ops/transport/... //ops/world/...
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help train test build cpp-test python-test lint format sanitize clean distclean FORCE
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make train      set everything up and train examples/keras_digits.py on 2 processes"
+	@echo "make test       all tests: C++ and Python"
+	@echo "make build      .venv with hvd_keras, installed for development; again after a change in ops/"
+	@echo "make cpp-test, make python-test"
+	@echo "make lint       clang-format, ruff, mypy"
+	@echo "make format     clang-format, ruff"
+	@echo "make sanitize   the C++ tests under the thread, address and undefined-behaviour sanitizers"
+	@echo "make clean      remove what was built; make distclean: .venv as well"
+
+train: build
+	@$(BIN)/hvdrun -np 2 $(BIN)/python examples/keras_digits.py \
+	    | sed -u 's/^\[0\]<stdout>: *\(val_accuracy\)/\1/'
+
+test: cpp-test python-test
+
+build: $(VENV)/.installed
+
+python-test: build
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+cpp-test: build
+ifneq ($(BAZEL),)
+	@echo "C++ tests, with Bazel:"
+	@$(BAZEL_TEST) //...
+else
+	@$(BIN)/python ops/build_native.py test
+endif
+
+sanitize: build
+ifneq ($(BAZEL),)
+	@for config in tsan asan ubsan; do \
+	    echo "C++ tests, with Bazel, --config=$$config:"; \
+	    $(BAZEL_TEST) --config=$$config $(FRAMEWORK_FREE) || exit 1; \
+	done
+else
+	@for sanitizer in thread address undefined; do \
+	    $(BIN)/python ops/build_native.py test --sanitize $$sanitizer || exit 1; \
+	done
+endif
+
+lint: $(VENV)/.dev
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "make format mends this"; exit 1; }
+	@$(BIN)/mypy
+	@echo "lint: nothing to complain about"
+
+format: $(VENV)/.dev
+	@$(BIN)/clang-format -i $(CXX_SOURCES)
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+clean:
+	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed
+	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
+
+distclean: clean
+	@rm -rf $(VENV)
+
+# The virtual environment, step by step.
+
+$(VENV)/.created:
+	@python=; for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10); do \
+	    if "$$candidate" -c 'import sys; exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+	        2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "TensorFlow needs Python 3.10 to 3.13, and $(or $(PYTHON),python3) is not:" \
+	        "install one, and name it with make PYTHON=..." >&2; exit 1; fi; \
+	if ! "$$python" -c 'import ensurepip' 2>/dev/null; then \
+	    echo "$$python cannot make virtual environments:" \
+	        "apt-get install python3-venv (as root)" >&2; exit 1; fi; \
+	if ! command -v $${CXX:-g++} >/dev/null; then \
+	    echo "No C++ compiler: apt-get install g++ (as root), or set CXX" >&2; exit 1; fi; \
+	echo "Making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV_FLAGS) $(VENV)
+	@touch $@
+
+$(VENV)/.tensorflow: $(VENV)/.created
+	@if ! $(HAS_TENSORFLOW); then \
+	    echo "Installing $(TENSORFLOW) (a large download)"; \
+	    $(PIP) install "$(TENSORFLOW)"; fi
+	@touch $@
+
+# In place, so that a change in Python needs no build. Not through pip: it would hide the progress.
+$(VENV)/.built: $(VENV)/.tensorflow $(INSTALLED_TENSORFLOW) $(CXX_SOURCES) ops/sources.bzl \
+    ops/build_native.py setup.py third_party/probe.py
+	@echo "Building the op library"
+	@$(BIN)/python -c 'import pybind11, setuptools as s; exit(int(s.__version__.split(".")[0]) < 77)' \
+	    2>/dev/null || $(PIP) install "setuptools>=77" pybind11
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.built pyproject.toml
+	@echo "Installing hvd_keras into $(VENV)"
+	@$(PIP) install --no-build-isolation --editable ".[example,test]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@echo "Installing the linters into $(VENV)"
+	@$(PIP) install --no-build-isolation --editable ".[dev,example,test]"
+	@touch $@
+
+ifeq ($(wildcard hvd_keras/_core*.so),)
+$(VENV)/.built: FORCE
+endif
