@@ -14,7 +14,7 @@ _TAIL_LINES = 30
 _LONGEST_TRACEBACK = 120
 # A traceback that was printed longer before the end is not what ended the process.
 _ONSET_SECONDS = 10.0
-_TRACEBACK = "Traceback (most recent call last)"
+_HEADS = ("Traceback (most recent call last)", "Fatal Python error")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -157,7 +157,7 @@ def _rank_list(ranks: Sequence[int]) -> str:
 def telling_lines(stderr: Sequence[str]) -> list[str]:
     """The end of ``stderr`` that tells most: the last traceback, or the last 30 lines."""
     start = max(0, len(stderr) - _TAIL_LINES)
-    heads = [at for at, line in enumerate(stderr) if line.startswith(_TRACEBACK)]
+    heads = [at for at, line in enumerate(stderr) if line.startswith(_HEADS)]
     if heads:
         first = heads[-1]
         for head in reversed(heads[:-1]):  # exceptions that the last one is chained to
