@@ -14,9 +14,9 @@ __all__ = ["Piece", "make_buckets"]
 
 
 class Piece(NamedTuple):
-    """One tensor: its place in the caller's list, the type it travels in, and its size."""
+    """One tensor: its position in the caller's list, the type it travels in, and its size."""
 
-    index: int
+    position: int
     dtype: str
     nbytes: int
 

@@ -16,6 +16,9 @@ class NotInitializedError(RuntimeError, ValueError):
     It is a ``ValueError`` too, because that is what Horovod raises in this case.
     """
 
+    # AutoGraph raises errors anew, and keeps the class of those that are made like an Exception.
+    __init__ = Exception.__init__
+
 
 class LibraryError(ImportError):
     """The op library is missing, or was built for another TensorFlow or Python."""

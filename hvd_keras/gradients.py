@@ -169,7 +169,7 @@ def _reduce_dense(
         for i in reversed(chosen)
     ]
     for number, bucket in enumerate(make_buckets(pieces, threshold)):
-        members = [piece.index for piece in bucket]
+        members = [piece.position for piece in bucket]
         outputs = allreduce_tensors(
             [sent[i][0] for i in members],
             op,

@@ -52,11 +52,14 @@ def collective_name(kind: str, name: str | None = None, *, ignore_name_scope: bo
 
 def node_name(text: str) -> str:
     """Returns ``text`` as a name for a graph node, which TensorFlow's errors show."""
-    cleaned = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", text)
+    cleaned = re.sub(r"[^A-Za-z0-9_./-]", "_", text)
     return cleaned if re.match(r"[A-Za-z0-9.]", cleaned) else f"hvd_{cleaned}"
 
 
 def _function_name(graph: tf.Graph) -> str:
-    # TensorFlow appends process-wide counters to the names of branches, loop bodies and backward
-    # functions ("cond_true_17"); they may differ between ranks.
-    return re.sub(r"(_\d+)+$", "", getattr(graph, "name", "graph"))
+    name = getattr(graph, "name", "graph")
+    if type(graph).__name__ == "FuncGraph" and not name.startswith("__"):
+        return name  # the user's own function
+    # TensorFlow puts process-wide counters into the names of branches, loop bodies and gradient
+    # functions ("while_body_17_grad_23"); they differ between ranks.
+    return re.sub(r"_\d+(?=_|$)", "", name)

@@ -49,10 +49,10 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
     assigned = []
     for number, bucket in enumerate(make_buckets(pieces, settings.fusion_threshold)):
         received = broadcast_tensors(
-            [values[piece.index] for piece in bucket], root_rank, f"{base}.{number}"
+            [values[piece.position] for piece in bucket], root_rank, f"{base}.{number}"
         )
         for piece, value in zip(bucket, received, strict=True):
-            target = targets[piece.index]
+            target = targets[piece.position]
             assigned.append(target.assign(_as_original(value, target)))
     if tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions():
         return None

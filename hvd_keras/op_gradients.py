@@ -89,7 +89,9 @@ def _broadcast_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
     totals = _allreduce(op, upstream, "sum")
     if _library.core.rank() == op.get_attr("root_rank"):
         return totals
-    return [tf.zeros_like(total) for total in totals]
+    # Not used here, but the root waits for it: a TF1 session runs only what something depends on.
+    with tf.control_dependencies(totals):
+        return [tf.zeros_like(total) for total in totals]
 
 
 def _allreduce(op: tf.Operation, tensors: Sequence[Any], reduce_op: str) -> list[tf.Tensor]:

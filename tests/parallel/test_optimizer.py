@@ -1,0 +1,168 @@
+"""DistributedOptimizer: which gradients reach the variables."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from optimizer_cases import (
+    MEAN,
+    OPTIMIZERS,
+    RANK,
+    SIZE,
+    assert_same_on_all_ranks,
+    collectives,
+    mean_gradients,
+    model_gradients,
+    new_variables,
+    steps,
+)
+
+import hvd_keras as hvd
+from hvd_keras import world
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_equals_the_base_optimizer_on_the_mean_gradient(make, graph):
+    mine, reference = new_variables(), new_variables()
+    steps(hvd.DistributedOptimizer(make()), lambda s: model_gradients(RANK, s), mine, graph=graph)
+    steps(make(), mean_gradients, reference, graph=graph)
+    assert_same_on_all_ranks(mine)
+    for ours, theirs in zip(mine, reference, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_sum():
+    v = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    optimizer.apply([tf.constant([RANK + 1.0])], [v])
+    assert float(v[0]) == -sum(range(1, SIZE + 1))
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 0.5])
+def test_gradient_predivide_factor_does_not_change_the_average(factor):
+    v = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), gradient_predivide_factor=factor
+    )
+    optimizer.apply([tf.constant([RANK + 1.0])], [v])
+    np.testing.assert_allclose(float(v[0]), -MEAN, rtol=1e-6)
+
+
+def test_gradient_predivide_factor_keeps_sums_of_float16_finite():
+    v = keras.Variable([0.0], dtype="float16")
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), gradient_predivide_factor=float(SIZE)
+    )
+    optimizer.apply([tf.constant([50000.0], tf.float16)], [v])
+    np.testing.assert_allclose(float(v[0]), -50000.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_variables_of_all_float_types(dtype):
+    v = keras.Variable([0.0, 1.0], dtype=dtype)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([tf.constant([RANK + 1.0, 0.0], dtype)], [v])
+    np.testing.assert_allclose(np.asarray(v, "float64"), [-MEAN, 1.0], rtol=1e-2)
+
+
+def test_compression():
+    v = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=hvd.Compression.fp16
+    )
+    optimizer.apply([tf.constant([0.1])], [v])
+    expected = np.float32(np.float16(0.1))
+    assert float(v[0]) != -np.float32(0.1)
+    np.testing.assert_allclose(float(v[0]), -expected, rtol=1e-3)
+
+
+def test_own_compressor():
+    class Doubling:
+        @staticmethod
+        def compress(tensor):
+            return tensor * 2, "context"
+
+        @staticmethod
+        def decompress(tensor, context):
+            assert context == "context"
+            return tensor * 10
+
+    v = keras.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=Doubling)
+    optimizer.apply([tf.constant([RANK + 1.0])], [v])
+    np.testing.assert_allclose(float(v[0]), -20 * MEAN, rtol=1e-6)
+
+
+def test_missing_gradients_stay_missing():
+    a, b = keras.Variable([0.0]), keras.Variable([5.0])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([tf.constant([RANK + 1.0]), None], [a, b])
+    assert (float(a[0]), float(b[0])) == (-MEAN, 5.0)
+
+
+def test_many_buckets(monkeypatch):
+
+    monkeypatch.setattr(
+        world, "_settings", dataclasses.replace(world._settings, fusion_threshold=40)
+    )
+    shapes = [(3,), (5,), (), (20,), (1,), (2, 2), (0,), (7,)]
+    variables = [keras.Variable(np.zeros(shape, "float32")) for shape in shapes]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    before = collectives()
+    steps(
+        optimizer,
+        lambda s: [tf.ones(shape) * (RANK + 1) * i for i, shape in enumerate(shapes)],
+        variables,
+        count=1,
+        graph=True,
+    )
+    assert collectives() - before == 4
+    for i, variable in enumerate(variables):
+        np.testing.assert_array_equal(variable, np.full(shapes[i], -MEAN * i))
+
+
+# Sparse gradients.
+
+
+def embedding_gradient(rank):
+    """Row 1 twice, and one row of the rank's own."""
+    values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) * (rank + 1)
+    return tf.IndexedSlices(values, tf.constant([1, 1, 2 + rank]), tf.constant([8, 2]))
+
+
+def joined_embedding_gradient():
+    """What one process computes for the joined batch: all slices, scaled to its mean."""
+    parts = [embedding_gradient(rank) for rank in range(SIZE)]
+    return tf.IndexedSlices(
+        tf.concat([p.values for p in parts], 0) / SIZE,
+        tf.concat([p.indices for p in parts], 0),
+        tf.constant([8, 2]),
+    )
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("make", [OPTIMIZERS["SGD"], OPTIMIZERS["Adam"], OPTIMIZERS["clipnorm"]])
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16])
+def test_sparse_gradients_equal_the_joined_batch(make, graph, compression):
+    mine, reference = keras.Variable(np.ones((8, 2))), keras.Variable(np.ones((8, 2)))
+    optimizer = hvd.DistributedOptimizer(make(), compression=compression)
+    steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine], graph=graph)
+    steps(make(), lambda s: [joined_embedding_gradient()], [reference], graph=graph)
+    assert_same_on_all_ranks([mine])
+    np.testing.assert_allclose(mine, reference, rtol=1e-5)
+
+
+def test_sparse_as_dense():
+    mine, reference = keras.Variable(np.ones((8, 2))), keras.Variable(np.ones((8, 2)))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1), sparse_as_dense=True)
+    steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine])
+    steps(
+        keras.optimizers.Adam(0.1),
+        lambda s: [tf.convert_to_tensor(joined_embedding_gradient())],
+        [reference],
+    )
+    np.testing.assert_allclose(mine, reference, rtol=1e-5)
