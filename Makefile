@@ -68,14 +68,13 @@ endif
 
 sanitize: build
 ifneq ($(BAZEL),)
-	@for config in tsan asan ubsan; do \
-	    echo "C++ tests, with Bazel, --config=$$config:"; \
-	    $(BAZEL_TEST) --config=$$config $(FRAMEWORK_FREE) || exit 1; \
-	done
+	@echo "C++ tests, with Bazel, under the thread sanitizer:"
+	@$(BAZEL_TEST) --config=tsan $(FRAMEWORK_FREE)
+	@echo "C++ tests, with Bazel, under the address and undefined-behaviour sanitizers:"
+	@$(BAZEL_TEST) --config=asan --config=ubsan $(FRAMEWORK_FREE)
 else
-	@for sanitizer in thread address undefined; do \
-	    $(BIN)/python ops/build_native.py test --sanitize $$sanitizer || exit 1; \
-	done
+	@$(BIN)/python ops/build_native.py test --sanitize thread
+	@$(BIN)/python ops/build_native.py test --sanitize address,undefined
 endif
 
 lint: $(VENV)/.dev

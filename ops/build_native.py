@@ -2,7 +2,7 @@
 
 setup.py builds the extension with it. Where Bazel is absent, the C++ tests run through it too:
 
-    python ops/build_native.py test [--sanitize thread|address|undefined]
+    python ops/build_native.py test [--sanitize thread|address|undefined|address,undefined]
 
 Objects are compiled in parallel, and again only when a source, a header, a flag or the compiler
 has changed. Nothing but the standard library is needed.
@@ -33,6 +33,7 @@ MINIMUM_CLANG = 10
 
 GOOGLETEST_FOLDERS = ("/usr/src/googletest", "/usr/src/gtest")
 TEST_TIMEOUT_SECONDS = 300
+SANITIZERS = ("thread", "address", "undefined", "address,undefined")
 
 
 class BuildError(Exception):
@@ -222,7 +223,7 @@ def _build_tests(compiler: Compiler, googletest: Path, sanitize: str | None) -> 
     flags = ["-DNDEBUG"]
     if sanitize:
         flags = ["-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitize}"]
-        flags += ["-fno-sanitize-recover=all"] if sanitize == "undefined" else []
+        flags += ["-fno-sanitize-recover=all"] if "undefined" in sanitize else []
     library, tests = [], []
     includes = []
     for name in ("googletest", "googlemock"):
@@ -294,7 +295,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     test = commands.add_parser("test", help="build and run the C++ tests")
-    test.add_argument("--sanitize", choices=["thread", "address", "undefined"])
+    test.add_argument("--sanitize", choices=SANITIZERS)
     arguments = parser.parse_args()
     try:
         return run_tests(arguments.sanitize)
