@@ -167,7 +167,8 @@ class BuildOps(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         # Not build_temp: editable installs get a new one each time, and would compile everything.
-        objects = ROOT / "build" / f"native-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        objects = ROOT / "build" / f"native-{tag}"
         common = ["-fPIC", "-DNDEBUG"]
         tensorflow = [*common, *tensorflow_flags(self.found)]
         python = list(tensorflow)
