@@ -97,7 +97,7 @@ def train(epochs, batch_size, checkpoint):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="per process")
     parser.add_argument("--checkpoint", help="where to keep the best model (default: nowhere)")
     arguments = parser.parse_args()

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hvd_keras import objects, world
 from hvd_keras.keras import _peers
+from hvd_keras.keras.callbacks._statistics import agree_on
 
 __all__ = ["BroadcastGlobalVariablesCallback"]
 
@@ -37,6 +38,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     generators. Dropout masks shall differ by rank: where a generator has the *same* state on all
     ranks (after ``keras.utils.set_random_seed(1)``, say), the seeds of ranks other than the root
     are changed, in the same way every time.
+
+    What training changes without a gradient, BatchNormalization's moving statistics for example,
+    comes to differ by rank. At the end of each epoch, before validation (after it, where the
+    number of steps is not known), it is replaced by its mean over ranks, so that all ranks have
+    the same model, which is the one that rank 0 saves.
 
     All of it runs in Keras's main thread, as ``on_train_begin`` and the train function do, so other
     callbacks may still be dispatched to a thread (this one has no batch-end hook).
@@ -61,6 +67,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = root_rank
         self.device = device
         self._local_ids: set[int] = set()
+        self._has_agreed = False
         for variable in local_variables or ():
             self.register_local_var(variable)
 
@@ -74,30 +81,32 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 f"BroadcastGlobalVariablesCallback: root_rank={self.root_rank} does not exist; "
                 f"expected 0 <= root_rank < size = {world.size()}"
             )
+        _unwrap_step(self.model)
         if _build_without_data(self.model):
             self._broadcast()
-        self._before_first_step(self.model)
+        _wrap_next_step(self.model, self._first_step)
 
-    def _before_first_step(self, model: keras.Model) -> None:
-        """Puts the broadcast between ``fit`` and its first step, through ``train_function``."""
-        run_step = getattr(model, "train_function", None)
-        # A fit() that failed before its first step has left ours there.
-        run_step = getattr(run_step, "wrapped_step", run_step)
-        if run_step is None:
-            if not model.built:
-                raise RuntimeError(
-                    "BroadcastGlobalVariablesCallback found a model that is neither built nor "
-                    "trained by fit(): build it first, or call hvd.broadcast_variables() after "
-                    "the first step"
-                )
-            return
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._has_agreed = False
 
-        def first_step(iterator: Any) -> Any:
-            model.train_function = run_step
-            return self._first_step(run_step, iterator)
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        steps = (self.params or {}).get("steps")
+        if steps and batch + self.model.steps_per_execution >= steps:
+            _wrap_next_step(self.model, self._last_step)
 
-        first_step.wrapped_step = run_step  # type: ignore[attr-defined]
-        model.train_function = first_step
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        if not self._has_agreed:
+            self._agree_on_statistics()
+
+    def _last_step(self, run_step: Callable, iterator: Any) -> Any:
+        logs = run_step(iterator)
+        self._agree_on_statistics()
+        return logs
+
+    def _agree_on_statistics(self) -> None:
+        self._has_agreed = True
+        variables = self.model.non_trainable_weights
+        agree_on([v for v in variables if _identity(v) not in self._local_ids], self.root_rank)
 
     def _first_step(self, run_step: Callable, iterator: Any) -> Any:
         iterator, built = _build_from_data(self.model, iterator)
@@ -114,9 +123,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             )
         else:
             warnings.warn(
-                "The model could not be built before its first step (its train_step can only run "
-                "eagerly), so the variables are broadcast after that step, whose update the other "
-                "ranks lose. Build the model before fit() to avoid this.",
+                "The model could not be built before its first step (with run_eagerly=True this "
+                "takes a working call()), so its variables are broadcast after that step, for "
+                "which each rank has used its own. Build the model before fit() to avoid this.",
                 stacklevel=2,
             )
             logs = run_step(iterator)
@@ -159,13 +168,39 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _require_all_sent(self, sent: list[Any]) -> None:
         known = {id(variable) for variable in sent}
-        late = [v.path for v in self._variables() if id(v) not in known]
+        late = [v.path for v in self.model.weights
+                if id(v) not in known and _identity(v) not in self._local_ids]
         if late:
             raise RuntimeError(
                 f"{len(late)} variables were created during the first training step, too late to "
                 f"be broadcast, so they differ by rank: {', '.join(late[:5])}"
                 f"{', ...' if len(late) > 5 else ''}. Build the model before fit()"
             )
+
+
+def _wrap_next_step(model: keras.Model, around: Callable[[Callable, Any], Any]) -> None:
+    """Makes ``fit`` run its next step through ``around(run_step, iterator)``."""
+    run_step = getattr(model, "train_function", None)
+    if run_step is None:
+        if not model.built:
+            raise RuntimeError(
+                "BroadcastGlobalVariablesCallback found a model that is neither built nor trained "
+                "by fit(): build it first, or call hvd.broadcast_variables() after the first step"
+            )
+        return
+
+    def next_step(iterator: Any) -> Any:
+        model.train_function = run_step
+        return around(run_step, iterator)
+
+    next_step.run_step = run_step  # type: ignore[attr-defined]
+    model.train_function = next_step
+
+
+def _unwrap_step(model: keras.Model) -> None:
+    """Takes out what a ``fit`` that failed before its next step has left."""
+    while hasattr(getattr(model, "train_function", None), "run_step"):
+        model.train_function = model.train_function.run_step
 
 
 def _identity(variable: Any) -> int:
@@ -242,7 +277,7 @@ def _build_from_data(model: keras.Model, iterator: Any) -> tuple[Any, bool]:
         _trace_step(model, iterator.element_spec)
         return iterator, True
     batch = next(iterator)
-    return itertools.chain([batch], iterator), _build_eagerly(model, batch, iterator)
+    return itertools.chain([batch], iterator), _build_by_calling(model, batch)
 
 
 def _trace_step(model: keras.Model, spec: Any) -> None:
@@ -262,15 +297,18 @@ def _without_optionals(data: Any) -> Any:
     )
 
 
-def _build_eagerly(model: keras.Model, batch: Any, iterator: Any) -> bool:
-    """For ``run_eagerly``: calls the model on a batch or, if it has no call, traces the step."""
+def _build_by_calling(model: keras.Model, batch: Any) -> bool:
+    """For ``run_eagerly``: a step that cannot be traced would leave half-made variables behind.
+
+    An optimizer may stay unbuilt. Its slots begin at the same values on all ranks.
+    """
+    if type(model).call is keras.Model.call:
+        return False
     x, _, _ = keras.utils.unpack_x_y_sample_weight(_without_optionals(batch))
     takes_training = "training" in inspect.signature(model.call).parameters
-    with contextlib.suppress(Exception):
+    try:
         model(x, **({"training": False} if takes_training else {}))
-        if _build_without_data(model):
-            return True
-    with contextlib.suppress(Exception):
-        _trace_step(model, iterator.element_spec)
-        return True
-    return False
+    except Exception:  # whatever the user's code raises; its own step will raise it again
+        return False
+    _build_without_data(model)
+    return True
