@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -136,7 +137,17 @@ def _failure_summary(job: Job, ranks: Sequence[EndedRank], first: EndedRank) -> 
         verdict += f" Then rank{'s' * (len(failed) > 1)} {how}{more} failed, too."
     if ended:
         verdict += f" hvdrun ended {_rank_list(ended)}."
-    return [*text, verdict]
+    return [*text, *_hints(job, first.stderr), verdict]
+
+
+def _hints(job: Job, stderr: Sequence[str]) -> list[str]:
+    missing = any(line.startswith("ModuleNotFoundError: ") for line in stderr[-_TAIL_LINES:])
+    if missing and job.program != sys.executable:
+        return [
+            f"hvdrun: the ranks ran {job.program}; this hvdrun belongs to {sys.executable}. If "
+            "the missing module is installed for the latter, write that path for python."
+        ]
+    return []
 
 
 def describe(returncode: int) -> str:

@@ -80,7 +80,7 @@ class Supervisor:
         self._watch(self._control_fd, self._on_control)
         try:
             self._start_ranks()
-        except (LaunchError, OSError) as error:
+        except LaunchError as error:
             self._kill_all()
             self._send({"event": "error", "message": str(error)})
             return
@@ -103,7 +103,12 @@ class Supervisor:
             self._say(f"{cores} cores; set for each rank: {_assignments(hints) or 'no hints'}")
         for rank in range(size):
             env = environment.rank_environment(base, rank, size, segment, cores)
-            self._ranks.append(self._start_rank(rank, env))
+            try:
+                self._ranks.append(self._start_rank(rank, env))
+            except OSError as error:
+                raise LaunchError(
+                    f"rank {rank} of {size} could not be started: {error.strerror}."
+                ) from error
             if self._job.verbose:
                 identity = environment.rank_identity(rank, size, segment)
                 self._say(f"rank {rank}: pid {self._ranks[-1].pid}, {_assignments(identity)}")

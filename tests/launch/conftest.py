@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+import hvd_keras
+
+# Where the hvd_keras under test lies: installed, or in its source folder.
+ROOT = Path(hvd_keras.__file__).parents[1]
 DEADLINE = 30.0
 MARK = "HVD_TEST_MARK"
 IDENTITY = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "SEGMENT")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -287,3 +288,24 @@ def test_the_supervisor_dies(hvdrun):
     result = hvdrun.finish(process)
     assert result.returncode == 1
     assert "the ranks were killed" in verdict(result)
+
+
+def test_a_module_that_another_python_may_have(hvdrun):
+    other = hvdrun.folder / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    result = hvdrun("-np", 1, "./python", "-c", "import no_such_module")
+    assert result.returncode == 1
+    assert f"the ranks ran ./python; this hvdrun belongs to {sys.executable}" in result.stderr
+    result = hvdrun("-np", 1, sys.executable, "-c", "import no_such_module")
+    assert "belongs to" not in result.stderr
+
+
+def test_too_many_ranks_for_the_limits(hvdrun):
+    text = f"ulimit -n 60; exec {sys.executable} -m hvd_keras.launch -np 100 sleep {hvdrun.nap}"
+    done = subprocess.run(
+        ["sh", "-c", text], env=hvdrun.env, cwd=hvdrun.folder, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "could not be started: Too many open files." in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -8,7 +8,7 @@ import pytest
 
 DEFAULT_RANKS = 2
 DEFAULT_TIMEOUT = 60.0
-TOTAL_TIMEOUT = 900.0
+TOTAL_TIMEOUT = 1800.0
 
 
 class LaunchKey(NamedTuple):

@@ -25,6 +25,12 @@ from spmd.verdict import synthetic
 LAUNCHES = 6
 _END_SECONDS = 60.0
 _LOG_LINES = 40
+_MAIN = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+import pytest
+sys.exit(pytest.console_main())
+"""
 
 
 class LaunchPlugin:
@@ -220,7 +226,8 @@ class Launch:
 
 
 def _pytest_command(config: pytest.Config) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    # The ranks import what this process imports, wherever it has been started.
+    command = [sys.executable, "-c", _MAIN, json.dumps(sys.path), "-p", "no:cacheprovider"]
     command += ["--rootdir", str(config.rootpath), f"--tb={config.getoption('tbstyle')}"]
     command += ["-v"] * config.getoption("verbose")
     if config.inipath is not None:
