@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from hvd_keras.launch.ending import Ending
 from hvd_keras.launch.job import Job, JobResult, RankResult
 from hvd_keras.launch.processes import shell_exit_code, signal_name
 
+# How a collective says that it failed because another rank is gone (ops/transport/shm).
+_LOST_PEER = re.compile(r"\brank \d+ (\(pid \d+\) died;|has left the job )")
 _TAIL_LINES = 30
 _LONGEST_TRACEBACK = 120
 # A traceback that was printed longer before the end is not what ended the process.
@@ -45,10 +48,15 @@ def first_failure(ranks: Sequence[EndedRank]) -> EndedRank | None:
     """The rank that failed first, by itself; None if there is none.
 
     A process needs time to end after its error, in which its peers may fail over its loss and end
-    before it. So what counts is when it began to print its traceback, where there is one.
+    before it. So what counts is when it began to print its traceback, where there is one; and a
+    rank that says itself that it failed over another one's loss comes last.
     """
     failed = [entry for entry in ranks if entry.returncode != 0 and not entry.told_to_end]
-    return min(failed, key=_failed_at, default=None)
+    return min(failed, key=lambda entry: (_is_victim(entry), _failed_at(entry)), default=None)
+
+
+def _is_victim(entry: EndedRank) -> bool:
+    return any(_LOST_PEER.search(line) for line in telling_lines(entry.stderr))
 
 
 def _failed_at(entry: EndedRank) -> float:

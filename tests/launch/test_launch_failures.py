@@ -249,6 +249,16 @@ def test_who_failed_first():
     assert first_failure([ended(0, -15, at=1.0, told=True), ended(1, at=6.0)]).rank == 1
 
 
+@pytest.mark.parametrize(
+    "message", ["rank 1 (pid 7) died; its own output says why.", "rank 1 has left the job (hvd."]
+)
+def test_a_rank_that_failed_over_the_loss_of_a_peer_is_not_to_blame(message):
+    victim = ["Traceback (most recent call last):", "  File x", f"tf.AbortedError: {message}"]
+    ranks = [ended(0, 1, at=5.0, onset=4.0, stderr=victim), ended(1, 3, at=6.0)]
+    assert first_failure(ranks).rank == 1
+    assert first_failure(ranks[:1]).rank == 0
+
+
 def test_the_whole_chain_of_exceptions_is_told():
     first = ["Traceback (most recent call last):", "  File x", "KeyError: 1"]
     link = ["", "During handling of the above exception, another exception occurred:", ""]

@@ -1,0 +1,52 @@
+"""The launcher together with TensorFlow and the compiled library."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+SCRIPT = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import sys
+import tensorflow as tf
+import hvd_keras as hvd
+
+hvd.init()
+hvd.allreduce(tf.ones([]))
+if hvd.rank() == 1:
+    {end}
+hvd.allreduce(tf.ones([4]), name="weights")
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("os._exit(4)", 4)])
+def test_the_rank_that_left_is_blamed_not_the_one_that_noticed(hvdrun, end, code):
+    result = hvdrun.run_python(2, SCRIPT.replace("{end}", end))
+    assert result.returncode == code, result.stderr
+    assert "hvdrun: rank 1 of 2" in result.stderr.splitlines()[-1]
+    assert "Then rank 0 (exit code 1) failed, too" in result.stderr.splitlines()[-1]
+    assert "weights" in result.stderr
+
+
+def test_check_build(hvdrun):
+    import tensorflow as tf
+
+    result = hvdrun("--check-build")
+    assert result.returncode == 0, result.stdout
+    words = {line.split()[0]: line.split(None, 1)[1] for line in result.stdout.splitlines()}
+    assert words["python"].endswith(f"({sys.executable})")
+    assert words["tensorflow"].startswith(f"found {tf.__version__} ")
+    assert words["operations"].startswith("loaded from ")
+    assert words["transports"].startswith("shm")
+    assert f"tensorflow {tf.__version__}" in result.stdout.split("built for")[1]
+
+
+def test_check_build_without_tensorflow(hvdrun):
+    hvdrun.script("raise ImportError('it is broken')", "tensorflow.py")
+    hvdrun.env["PYTHONPATH"] = f"{hvdrun.folder}:{hvdrun.env['PYTHONPATH']}"
+    result = hvdrun("--check-build")
+    assert result.returncode == 1
+    assert "does not import: ImportError: it is broken" in result.stdout
+    assert result.stderr == ""
