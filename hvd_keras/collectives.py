@@ -14,9 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _library, world
+from hvd_keras import op_calls, world
 from hvd_keras.compression import Compression
-from hvd_keras.naming import collective_name, node_name
+from hvd_keras.naming import collective_name
 from hvd_keras.op_calls import (
     Average,
     Max,
@@ -217,8 +217,7 @@ def barrier(name: str | None = None) -> tf.Operation | None:
         NotInitializedError: ``hvd.init()`` has not been called.
     """
     world.require_initialized("hvd.barrier()")
-    full_name = collective_name("barrier", name)
-    return _library.ops.hvd_barrier(tensor_name=full_name, process_set=0, name=node_name(full_name))
+    return op_calls.barrier(collective_name("barrier", name))
 
 
 def resolve_op(op: ReduceOp | None, average: bool | None = None) -> ReduceOp:

@@ -1,4 +1,4 @@
-"""The order in which a graph runs its collectives.
+"""How a graph runs its collectives: in which order, and where it cannot.
 
 TensorFlow runs the side effects of a ``tf.function`` one after another, in the order of the trace.
 Collectives do not need that, since ranks match them by name, and it would keep each from starting
@@ -7,29 +7,63 @@ before the one before it has ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["run_independently"]
+__all__ = ["check_place", "run_independently"]
+
+_LOOPS = {"WhileBodyFuncGraph", "WhileContext"}
 
 
 def run_independently(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
     """Takes the operation of ``outputs`` out of that order, and returns ``outputs``.
 
-    In the body of a loop the order stays: there it keeps the iterations apart.
+    It still runs before the function returns, and, in a loop, before the next pass begins.
     """
     if outputs and not tf.executing_eagerly():
-        graph = outputs[0].graph
-        manager = getattr(graph, "experimental_acd_manager", None)
-        if manager is not None and not _in_while_body(graph):
+        manager = getattr(outputs[0].graph, "experimental_acd_manager", None)
+        if manager is not None:
             manager.run_independently(outputs[0].op)
     return outputs
 
 
-def _in_while_body(graph: Any) -> bool:
+def check_place(name: str) -> None:
+    """Raises NotImplementedError where a graph is built in which a collective cannot work.
+
+    - In a function that XLA is to compile: its own message, when the function runs, would be that
+      the conversion of the whole function has failed.
+    - In a loop in a loop of a TF1 graph. The passes of the outer loop run side by side there, in an
+      order that differs between ranks, and nothing tells which passes belong together.
+    """
+    if tf.executing_eagerly():
+        return
+    graph: Any = tf.compat.v1.get_default_graph()
+    contexts = list(_contexts(graph))
+    if "XLAControlFlowContext" in contexts:
+        raise NotImplementedError(
+            f"the collective '{name}' is in a function with jit_compile=True, but this release has "
+            "no XLA version of the collectives; leave jit_compile out, or, in Keras, call "
+            "model.compile(..., jit_compile=False)"
+        )
+    ordered = getattr(graph, "experimental_acd_manager", None) is not None
+    if not ordered and sum(context in _LOOPS for context in contexts) > 1:
+        raise NotImplementedError(
+            f"the collective '{name}' is in a tf.while_loop within another one, in a "
+            "tf.compat.v1 graph, where the order of their passes is not defined; put the loops "
+            "into a tf.function, which defines it"
+        )
+
+
+def _contexts(graph: Any) -> Iterator[str]:
+    """Yields the kinds of what encloses the next operation, from the inside outward."""
     while graph is not None:
-        if type(graph).__name__ == "WhileBodyFuncGraph":
-            return True
+        yield type(graph).__name__
+        # No public function tells these.
+        get_context = getattr(graph, "_get_control_flow_context", lambda: None)
+        context = get_context()
+        while context is not None:
+            yield type(context).__name__
+            context = getattr(context, "outer_context", None)
         graph = getattr(graph, "outer_graph", None)
-    return False

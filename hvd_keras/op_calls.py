@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library, op_gradients, world
-from hvd_keras.graph_order import run_independently
+from hvd_keras.graph_order import check_place, run_independently
 from hvd_keras.naming import node_name
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "allgather_tensors",
     "allreduce_slices",
     "allreduce_tensors",
+    "barrier",
     "broadcast_tensors",
     "by_type",
     "device_scope",
@@ -84,6 +85,7 @@ def allreduce_tensors(
     node: str | None = None,
 ) -> list[tf.Tensor]:
     """One allreduce operation, of tensors of one type; ``name`` is used as it is."""
+    check_place(name)
     return run_independently(
         _library.ops.hvd_allreduce(
             list(tensors),
@@ -101,6 +103,7 @@ def broadcast_tensors(tensors: Sequence[tf.Tensor], root_rank: int, name: str) -
     """One broadcast operation, of tensors of one type; ``name`` is used as it is."""
     if isinstance(root_rank, bool) or int(root_rank) != root_rank:
         raise TypeError(f"root_rank={root_rank!r} is not a rank; expected an integer")
+    check_place(name)
     return run_independently(
         _library.ops.hvd_broadcast(
             list(tensors),
@@ -145,6 +148,8 @@ def allreduce_slices(
 
 
 def allgather_tensors(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """One allgather operation, of tensors of one type; ``name`` is used as it is."""
+    check_place(name)
     return run_independently(
         _library.ops.hvd_allgather(
             list(tensors), tensor_name=name, process_set=0, name=node_name(name)
@@ -192,3 +197,9 @@ def _bits(factor: float) -> int:
 
 def device_scope(device: str) -> contextlib.AbstractContextManager:
     return tf.device(device) if device else contextlib.nullcontext()
+
+
+def barrier(name: str) -> tf.Operation | None:
+    """One barrier operation; it keeps its place among a function's side effects."""
+    check_place(name)
+    return _library.ops.hvd_barrier(tensor_name=name, process_set=0, name=node_name(name))

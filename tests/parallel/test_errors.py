@@ -163,3 +163,12 @@ def test_a_layer_more_on_one_rank_does_no_harm():
     mine = model(4, None)
     mine.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     mine.fit(np.ones((4, 3)) * RANK, np.ones((4, 1)), verbose=0)
+
+
+def test_functions_that_xla_is_to_compile():
+    mine = model(4, None)
+    mine.compile(hvd.DistributedOptimizer("sgd"), "mse", jit_compile=True)
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        mine.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+    with pytest.raises(NotImplementedError, match="leave jit_compile out"):
+        tf.function(lambda: hvd.broadcast([1.0], 0), jit_compile=True)()

@@ -144,16 +144,15 @@ def test_a_chain_of_collectives_against_finite_differences():
 
 
 def test_second_derivative():
-    x = tf.constant([2.0, 3.0])
+    x = tf.constant([2.0, 3.0]) + RANK
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
             inner.watch(x)
-            y = hvd.allreduce(x**3, op=hvd.Average)
+            y = hvd.allreduce(x**3, op=hvd.Sum)
         first = inner.gradient(y, x)
-    # Equal x on all ranks: d/dx of mean(x**3) summed over ranks is 3 x**2, and of that 6 x.
-    np.testing.assert_allclose(first, [12.0, 27.0], rtol=1e-6)
-    np.testing.assert_allclose(outer.gradient(first, x), [12.0, 18.0], rtol=1e-6)
+    np.testing.assert_allclose(first, SIZE * 3 * x**2, rtol=1e-6)
+    np.testing.assert_allclose(outer.gradient(first, x), SIZE * 6 * x, rtol=1e-6)
 
 
 def test_gradient_through_gather_of_the_result():

@@ -73,10 +73,9 @@ def test_compression():
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.SGD(1.0), compression=hvd.Compression.fp16
     )
-    optimizer.apply([tf.constant([0.1])], [v])
-    expected = np.float32(np.float16(0.1))
-    assert float(v[0]) != -np.float32(0.1)
-    np.testing.assert_allclose(float(v[0]), -expected, rtol=1e-3)
+    optimizer.apply([tf.constant([0.1]) * (RANK + 1)], [v])
+    assert float(v[0]) != -np.float32(0.1 * MEAN)
+    np.testing.assert_allclose(float(v[0]), -0.1 * MEAN, rtol=1e-3)
 
 
 def test_own_compressor():

@@ -146,11 +146,11 @@ def test_sparse_gradients(graph, as_dense):
 def test_compression():
     v = tf.Variable([1.0])
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(v) * 0.1
+        loss = tf.reduce_sum(v) * 0.1 * (RANK + 1.0)
     tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.bf16)
     grad = tape.gradient(loss, v)
-    assert grad.dtype == tf.float32 and float(grad[0]) != np.float32(0.1)
-    np.testing.assert_allclose(grad, [0.1], rtol=1e-2)
+    assert grad.dtype == tf.float32 and float(grad[0]) != np.float32(0.1 * MEAN)
+    np.testing.assert_allclose(grad, [0.1 * MEAN], rtol=1e-2)
 
 
 def test_two_tapes_in_one_function():

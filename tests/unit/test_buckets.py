@@ -1,7 +1,9 @@
 """make_buckets, and the names of collectives."""
 
+import pytest
 import tensorflow as tf
 
+import hvd_keras as hvd
 from hvd_keras.buckets import Piece, make_buckets
 from hvd_keras.naming import collective_name, node_name
 
@@ -89,3 +91,25 @@ def test_node_names_are_what_tensorflow_accepts():
         with tf.Graph().as_default():
             tf.constant(1, name=node_name(text))
     assert node_name("ok/x.y-z") == "ok/x.y-z"
+
+
+@pytest.mark.parametrize("place", ["function", "branch", "loop"])
+def test_collectives_of_a_function_do_not_wait_for_each_other(place):
+    hvd.init()
+    attributes = []
+
+    def body(x):
+        results = [hvd.allreduce(x), hvd.allgather([x]), hvd.broadcast(x, 0)]
+        attributes.extend(r.op.get_attr("_independent_side_effects") for r in results)
+        return x + 1
+
+    @tf.function
+    def function(x):
+        if place == "branch":
+            return tf.cond(x > 0, lambda: body(x), lambda: x)
+        if place == "loop":
+            return tf.while_loop(lambda i: i < 2, lambda i: [body(i)], [x])
+        return body(x)
+
+    function.get_concrete_function(tf.constant(1.0))
+    assert attributes and all(attributes)
