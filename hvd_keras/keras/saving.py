@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
@@ -64,7 +66,7 @@ def load_model(
     world.require_initialized("hvd.load_model()")
     _require_file(filepath)
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
-    is_legacy = os.fspath(filepath).endswith((".h5", ".hdf5"))
+    is_legacy = _is_hdf5(filepath)
     model = keras.saving.load_model(
         filepath, custom_objects=objects, compile=compile and not is_legacy, safe_mode=safe_mode
     )
@@ -86,7 +88,9 @@ def _require_file(filepath: str | os.PathLike) -> None:
         )
 
 
-def save_model(model: keras.Model, filepath: str | os.PathLike, **kwargs: Any) -> None:
+def save_model(
+    model: keras.Model, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+) -> None:
     """``model.save(filepath)``, but the file at ``filepath`` is at any time the old or the new one.
 
     It is written beside its place, flushed to the disk and moved. Nothing is exchanged with other
@@ -97,46 +101,91 @@ def save_model(model: keras.Model, filepath: str | os.PathLike, **kwargs: Any) -
     Args:
         model: the model.
         filepath: ends in ``.keras``, or in ``.h5`` for the legacy format.
+        overwrite: False: an old file is an error.
         **kwargs: passed to ``keras.Model.save``.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.
     """
-    with _replacing(filepath) as path:
+    with _replacing(filepath, overwrite, _nbytes(model)) as path, _keeping_compile_config(model):
         model.save(path, **kwargs)
 
 
-def save_weights(model: keras.Model, filepath: str | os.PathLike, **kwargs: Any) -> None:
+def save_weights(
+    model: keras.Model, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+) -> None:
     """``model.save_weights(filepath)``, atomically like ``save_model``.
 
     Args, errors: see ``save_model``; ``filepath`` ends in ``.weights.h5``.
     """
-    with _replacing(filepath) as path:
+    with _replacing(filepath, overwrite, _nbytes(model)) as path:
         model.save_weights(path, **kwargs)
 
 
 @contextlib.contextmanager
-def _replacing(filepath: str | os.PathLike) -> Iterator[str]:
-    """Yields a path to write to; the file takes the place of ``filepath`` when all went well."""
+def _replacing(filepath: str | os.PathLike, overwrite: bool, nbytes: int) -> Iterator[str]:
+    """Yields a path to write ``nbytes`` to; that file replaces ``filepath`` when all went well."""
     if "://" in os.fspath(filepath):
         yield os.fspath(filepath)
         return
     target = Path(os.path.realpath(filepath))  # a link stays a link
     if target.is_dir():
         raise IsADirectoryError(f"cannot save to {target}: it is a directory")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"cannot save to {target}: there is a file, and overwrite=False")
     _remove_forgotten(target.parent)
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_owner()}-", dir=target.parent))
         _in_use.add(folder)
-        yield str(folder / target.name)
-        _move(folder / target.name, target)
-    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError where closing fails
+        written = folder / target.name
+        if _is_hdf5(target):
+            _require_space(written, nbytes)
+        yield str(written)
+        _move(written, target)
+    except OSError as error:
         raise _cannot_save(target, error) from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
             _in_use.discard(folder)
+
+
+@contextlib.contextmanager
+def _keeping_compile_config(model: keras.Model) -> Iterator[None]:
+    """Saving as ``.h5``, Keras takes the optimizer out of what ``compile`` was given.
+
+    A ``.keras`` file that is written later would then have RMSprop, the default, in its place.
+    """
+    config = getattr(getattr(model, "_compile_config", None), "config", {})
+    before = dict(config)
+    try:
+        yield
+    finally:
+        config.update(before)
+
+
+def _require_space(path: Path, nbytes: int) -> None:
+    """Raises OSError if a file of this size cannot be written.
+
+    The HDF5 library brings the process down when its file system is full (segmentation fault), so
+    it must not come to that.
+    """
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(nbytes, 1))
+    path.unlink()
+
+
+def _nbytes(model: keras.Model) -> int:
+    """About the size of the model's file: its variables, and what describes them."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*getattr(model, "variables", ()), *getattr(optimizer, "variables", ())]
+    content = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
+    return content + 4096 * len(variables) + 65536
+
+
+def _is_hdf5(path: str | os.PathLike) -> bool:
+    return os.fspath(path).endswith((".h5", ".hdf5"))
 
 
 def _move(written: Path, target: Path) -> None:

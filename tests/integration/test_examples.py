@@ -1,0 +1,37 @@
+"""The examples, as a user runs them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LAUNCH = [sys.executable, "-m", "hvd_keras.launch", "-np"]
+LAST_LINE = r"val_accuracy: (0\.\d{4}) samples/s: (\d+) ranks: (\d)"
+
+
+def run(*command, timeout=240):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
+                          timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_keras_digits(ranks, tmp_path):
+    """One rank without the launcher, two with it."""
+    launch = [*LAUNCH, ranks] if ranks > 1 else []
+    checkpoint = tmp_path / "digits.keras"
+    lines = run(*launch, sys.executable, EXAMPLES / "keras_digits.py", "--checkpoint", checkpoint)
+    accuracy, speed, size = re.search(LAST_LINE + "$", lines[-1]).groups()
+    assert float(accuracy) >= 0.96 and int(speed) > 0 and int(size) == ranks
+    assert sum("val_accuracy:" in line and "samples/s" in line for line in lines) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["digits.keras"]
+
+
+def test_custom_loop():
+    lines = run(*LAUNCH, 2, sys.executable, EXAMPLES / "custom_loop.py", "--epochs", 3)
+    losses = [float(re.search(r"loss: (\d+\.\d+)$", line)[1]) for line in lines]
+    assert len(losses) == 3 and losses[2] < losses[0] / 2
