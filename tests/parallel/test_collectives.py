@@ -13,6 +13,8 @@ import hvd_keras.keras
 import hvd_keras.tensorflow
 import hvd_keras.tensorflow.keras
 
+pytestmark = pytest.mark.ranks(3)
+
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 

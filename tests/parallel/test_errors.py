@@ -12,7 +12,7 @@ import hvd_keras as hvd
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 
-pytestmark = pytest.mark.skipif(SIZE < 2, reason="needs two ranks")
+pytestmark = [pytest.mark.ranks(3), pytest.mark.skipif(SIZE < 2, reason="needs two ranks")]
 GRAPH = pytest.mark.parametrize("graph", [False, True])
 
 

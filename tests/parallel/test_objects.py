@@ -7,6 +7,8 @@ import tensorflow as tf
 
 import hvd_keras as hvd
 
+pytestmark = pytest.mark.ranks(3)
+
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 LAST = SIZE - 1
