@@ -95,8 +95,9 @@ def main() -> None:
             f"{row['single'] * 1e6:>10.1f} {row['bytes'] / row['chain'] / 1e9:>11.2f} "
             f"{row['memcpy'] / row['chain']:>12.0%} {row['memcpy'] / row['single']:>13.0%}"
         )
-    print(f"64 bytes add {rows[0]['chain'] * 1e6:.1f} us in a tf.function (slope over {CHAIN} ops)")
-    print(f"64 MiB run at {rows[-1]['memcpy'] / rows[-1]['chain']:.0%} of memcpy by all ranks at once")
+    smallest, largest = rows[0], rows[-1]
+    print(f"64 bytes add {smallest['chain'] * 1e6:.1f} us in a tf.function (slope over {CHAIN} ops)")
+    print(f"64 MiB run at {largest['memcpy'] / largest['chain']:.0%} of memcpy by all ranks at once")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"ranks": hvd.size(), "rows": rows}, file, indent=1)
