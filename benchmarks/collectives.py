@@ -96,8 +96,8 @@ def main() -> None:
             f"{row['memcpy'] / row['chain']:>12.0%} {row['memcpy'] / row['single']:>13.0%}"
         )
     smallest, largest = rows[0], rows[-1]
-    print(f"64 bytes add {smallest['chain'] * 1e6:.1f} us in a tf.function (slope over {CHAIN} ops)")
-    print(f"64 MiB run at {largest['memcpy'] / largest['chain']:.0%} of memcpy by all ranks at once")
+    print(f"64 bytes add {smallest['chain'] * 1e6:.1f} us in a tf.function (over {CHAIN} ops)")
+    print(f"64 MiB run at {largest['memcpy'] / largest['chain']:.0%} of simultaneous memcpy")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"ranks": hvd.size(), "rows": rows}, file, indent=1)
