@@ -33,7 +33,9 @@ class Project:
 
     def __init__(self, hvdrun):
         self.hvdrun = hvdrun
-        self.env = {**hvdrun.env, "PYTHONDONTWRITEBYTECODE": "1"}
+        temporary = hvdrun.folder / "tmp"
+        temporary.mkdir()
+        self.env = {**hvdrun.env, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(temporary)}
         self.write("conftest.py", CONFTEST)
         self.write("pytest.ini", "[pytest]\naddopts = -p no:cacheprovider --strict-markers\n")
 
@@ -399,10 +401,7 @@ def test_hangs():
     assert "rank 1 (pid" in result.stdout
 
 
-def test_nothing_is_left_in_the_temporary_folder(project, tmp_path):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    project.env["TMPDIR"] = str(temporary)
+def test_nothing_is_left_in_the_temporary_folder(project):
     project.tests("def test_it(shared_tmp_path): (shared_tmp_path / str(rank)).touch()")
     assert project.run()[1] == 0
-    assert not [name for name in os.listdir(temporary) if name.startswith("hvd")]
+    assert not [name for name in os.listdir(project.env["TMPDIR"]) if name.startswith("hvd")]
