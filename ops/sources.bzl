@@ -6,10 +6,13 @@ lists. Paths are relative to the folder named by the prefix.
 
 # ops/core: the engine. No TensorFlow, no Python.
 CORE_HDRS = [
+    "adasum.h",
     "communicator.h",
     "dtype.h",
     "engine.h",
+    "execute.h",
     "hash.h",
+    "ranks.h",
     "reduce.h",
     "reduce_variants.h",
     "request.h",
@@ -21,8 +24,10 @@ CORE_HDRS = [
 CORE_TEXTUAL_HDRS = ["reduce_kernels.inc"]
 
 CORE_SRCS = [
+    "adasum.cc",
     "dtype.cc",
     "engine.cc",
+    "execute.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
     "reduce_kernels_avx512.cc",
@@ -66,6 +71,7 @@ SHM_TEST_HDRS = [
 SHM_TESTS = [
     "segment_test.cc",
     "shm_engine_test.cc",
+    "shm_groups_test.cc",
 ]
 
 # ops/world: the one object of a process that owns the engine and its transport.
@@ -87,9 +93,13 @@ TENSORFLOW_HDRS = [
 TENSORFLOW_SRCS = [
     "allgather.cc",
     "allreduce.cc",
+    "alltoall.cc",
     "barrier.cc",
     "broadcast.cc",
     "collective_kernel.cc",
+    "join.cc",
+    "reducescatter.cc",
+    "topology.cc",
 ]
 
 # ops/python: the pybind11 module.

@@ -33,6 +33,24 @@ struct GatherBuffer {
   std::vector<int64_t> bytes;  // of each member
 };
 
+// A tensor that is reduced and shared out. This member gets `share_bytes` from `share_begin` on;
+// the shares of the others are their business.
+struct ScatterBuffer {
+  const void* input;
+  void* output;
+  int64_t share_begin;
+  int64_t share_bytes;
+  int64_t total_bytes;
+};
+
+// What this member gets from another one's input: `bytes` from `begin` on, out of `total`.
+struct AlltoallPart {
+  int64_t total;
+  int64_t begin;
+  int64_t bytes;
+  int64_t output_begin;  // where it goes
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -45,6 +63,13 @@ class Communicator {
                            const std::vector<Buffer>& buffers) = 0;
 
   virtual Status Allgather(Ticket ticket, const std::vector<GatherBuffer>& buffers) = 0;
+
+  virtual Status Reducescatter(Ticket ticket, const Reduction& reduction,
+                               const std::vector<ScatterBuffer>& buffers) = 0;
+
+  // parts[m]: what this member gets from member m.
+  virtual Status Alltoall(Ticket ticket, const void* input, void* output,
+                          const std::vector<AlltoallPart>& parts) = 0;
 
   // `input` is read at the root only.
   virtual Status Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) = 0;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,11 +23,9 @@
 
 namespace hvd {
 
-// A group of ranks, and how they talk.
-struct ProcessSet {
-  std::vector<int> ranks;  // global, ascending
-  std::unique_ptr<Communicator> communicator;
-};
+// Makes the communicator of some ranks (global, ascending) of which this rank is one.
+using CommunicatorFactory =
+    std::function<std::shared_ptr<Communicator>(const std::vector<int>& ranks)>;
 
 // Counters since the engine started. Read without a lock: each is exact, together they are a
 // sample.
@@ -38,8 +37,9 @@ struct EngineStats {
 
 class Engine {
  public:
-  // `world` is process set 0 and has all ranks.
-  Engine(int rank, ProcessSet world, std::unique_ptr<Scheduler> scheduler);
+  // Process set 0 has all ranks.
+  Engine(int rank, int size, CommunicatorFactory make_communicator,
+         std::unique_ptr<Scheduler> scheduler);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -48,31 +48,38 @@ class Engine {
   // submitted again at any time: its occurrences are counted, and matched in their order.
   void Submit(std::unique_ptr<Request> request);
 
+  // Makes a process set known under an id, which must be the same on all ranks. This rank need not
+  // be a member.
+  Status AddProcessSet(int32_t id, std::vector<int> ranks);
+  Status RemoveProcessSet(int32_t id);
+  // The ranks of a process set.
+  Status GetProcessSet(int32_t id, std::vector<int>* ranks);
+
   // Ends the thread; what is still pending fails with kAborted, what comes later with
   // kFailedPrecondition. Idempotent.
   void Shutdown();
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(world_ranks_.size()); }
+  int size() const { return size_; }
   const EngineStats& stats() const { return stats_; }
 
  private:
+  Status Post(std::unique_ptr<Request>* request);
   void Run();
   void Finish(Assignment assignment, const Status& status);
   void FailAll(const Status& status);
   Status Execute(const Assignment& assignment);
-  Status ExecuteAllreduce(const Assignment& assignment, const ProcessSet& set);
-  Status ExecuteAllgather(const Assignment& assignment, const ProcessSet& set);
-  Status ExecuteBroadcast(const Assignment& assignment, const ProcessSet& set);
-  Status ExplainMismatch(const Assignment& assignment, const ProcessSet& set);
+  Communicator* CommunicatorOf(const std::vector<int>& ranks);
   MatchKey NextKey(const Request& request);
 
   const int rank_;
-  const std::vector<int> world_ranks_;
+  const int size_;
+  const CommunicatorFactory make_communicator_;
   const std::unique_ptr<Scheduler> scheduler_;
+  std::map<std::vector<int>, std::shared_ptr<Communicator>> communicators_;  // engine's thread only
 
   std::mutex mutex_;  // guards what follows
-  std::map<int32_t, std::shared_ptr<ProcessSet>> sets_;
+  std::map<int32_t, std::vector<int>> sets_;
   std::unordered_map<std::string, uint64_t> occurrences_;
   Status ended_;  // not ok once nothing may be submitted any more
 

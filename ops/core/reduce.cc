@@ -25,11 +25,15 @@ ReduceFunction ChooseVariant() {
 }  // namespace
 
 const char* Name(ReduceOp op) {
-  constexpr const char* kNames[] = {"sum", "average", "min", "max", "product"};
+  constexpr const char* kNames[] = {"sum", "average", "min", "max", "product", "adasum"};
   return kNames[static_cast<int>(op)];
 }
 
 Status CheckReduction(DataType dtype, ReduceOp op, double prescale, double postscale) {
+  if (op == ReduceOp::kAdasum && dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return InvalidArgument(std::string("Adasum of ") + Name(dtype) +
+                           " is not defined; cast to float32 first");
+  }
   if (dtype != DataType::kBool) return Status::Ok();
   if (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
     return InvalidArgument(std::string("the ") + Name(op) +

@@ -1,4 +1,4 @@
-// Element-wise reduction over ranks.
+// Element-wise reduction over ranks. (Adasum is not element-wise: see adasum.h.)
 //
 // One definition serves every transport: out[i] = finish(x_0[i] o x_1[i] o ... o x_{n-1}[i]),
 // always in rank order, so that all ranks, and all runs, get the same bits. float16 and bfloat16
@@ -13,9 +13,9 @@
 
 namespace hvd {
 
-enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct };
+enum class ReduceOp : uint8_t { kSum, kAverage, kMin, kMax, kProduct, kAdasum };
 
-// "sum", "average", "min", "max", "product".
+// "sum", "average", "min", "max", "product", "adasum".
 const char* Name(ReduceOp op);
 
 // What is computed: each input times `prescale`, combined, divided by `divisor` for kAverage, times

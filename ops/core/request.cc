@@ -17,6 +17,30 @@ std::string ShapeText(const std::vector<int64_t>& shape, bool any_first_dimensio
   return text + "]";
 }
 
+bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter;
+}
+
+// Whether the first dimension may differ between ranks.
+bool IsUneven(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+}
+
+Status CheckSplits(const Request& request, size_t members) {
+  int64_t total = 0;
+  for (int64_t rows : request.splits) {
+    if (rows < 0)
+      return InvalidArgument("a split of alltoall is negative: " + std::to_string(rows));
+    total += rows;
+  }
+  const int64_t rows = request.pieces[0].shape[0];
+  if (request.splits.size() == members && total == rows) return Status::Ok();
+  return InvalidArgument("alltoall needs one split for each of the " + std::to_string(members) +
+                         " ranks, which add up to the first dimension, " + std::to_string(rows) +
+                         "; it got " + std::to_string(request.splits.size()) +
+                         ", which add up to " + std::to_string(total));
+}
+
 std::string NumberText(double value) {
   char buffer[32];
   std::snprintf(buffer, sizeof(buffer), "%.9g", value);
@@ -26,13 +50,14 @@ std::string NumberText(double value) {
 }  // namespace
 
 const char* Name(CollectiveKind kind) {
-  constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "barrier"};
+  constexpr const char* kNames[] = {"allreduce",     "allgather", "broadcast", "barrier",
+                                    "reducescatter", "alltoall",  "join"};
   return kNames[static_cast<int>(kind)];
 }
 
 Status ValidateRequest(const Request& request, const std::vector<int>& ranks) {
   HVD_RETURN_IF_ERROR(request.fault);
-  if (request.kind == CollectiveKind::kAllreduce) {
+  if (Reduces(request.kind)) {
     HVD_RETURN_IF_ERROR(
         CheckReduction(request.dtype, request.reduce_op, request.prescale, request.postscale));
   }
@@ -43,24 +68,25 @@ Status ValidateRequest(const Request& request, const std::vector<int>& ranks) {
                            " ranks, from " + std::to_string(ranks.front()) + " to " +
                            std::to_string(ranks.back()));
   }
-  if (request.kind == CollectiveKind::kAllgather) {
+  if (IsUneven(request.kind) || request.kind == CollectiveKind::kReducescatter) {
     for (const Piece& piece : request.pieces) {
-      if (piece.shape.empty()) {
-        return InvalidArgument(
-            "allgather joins tensors along their first dimension, and a scalar has none; reshape "
-            "it "
-            "to [1]");
-      }
+      if (!piece.shape.empty()) continue;
+      return InvalidArgument(std::string(Name(request.kind)) +
+                             " works along the first dimension, and a scalar has none; reshape it "
+                             "to [1]");
     }
+  }
+  if (request.kind == CollectiveKind::kAlltoall) {
+    HVD_RETURN_IF_ERROR(CheckSplits(request, ranks.size()));
   }
   return Status::Ok();
 }
 
 uint64_t Fingerprint(const Request& request) {
-  const bool gathers = request.kind == CollectiveKind::kAllgather;
+  const bool uneven = IsUneven(request.kind);
   uint64_t h = HashMix(1, static_cast<uint64_t>(request.kind));
   h = HashMix(h, static_cast<uint64_t>(request.dtype));
-  if (request.kind == CollectiveKind::kAllreduce) {
+  if (Reduces(request.kind)) {
     h = HashMix(h, static_cast<uint64_t>(request.reduce_op));
     h = HashDouble(h, request.prescale);
     h = HashDouble(h, request.postscale);
@@ -71,7 +97,7 @@ uint64_t Fingerprint(const Request& request) {
   h = HashMix(h, request.pieces.size());
   for (const Piece& piece : request.pieces) {
     h = HashMix(h, piece.shape.size());
-    for (size_t i = gathers ? 1 : 0; i < piece.shape.size(); ++i) {
+    for (size_t i = uneven ? 1 : 0; i < piece.shape.size(); ++i) {
       h = HashMix(h, static_cast<uint64_t>(piece.shape[i]));
     }
   }
@@ -80,7 +106,7 @@ uint64_t Fingerprint(const Request& request) {
 
 std::string Describe(const Request& request, size_t max_bytes) {
   std::string text = Name(request.kind);
-  if (request.kind == CollectiveKind::kAllreduce) {
+  if (Reduces(request.kind)) {
     text += std::string("(") + Name(request.reduce_op) + ")";
   }
   if (!request.pieces.empty()) {
@@ -89,7 +115,7 @@ std::string Describe(const Request& request, size_t max_bytes) {
                           ? std::string("a ") + Name(request.dtype) + " tensor, shape"
                           : std::to_string(count) + " " + Name(request.dtype) + " tensors, shapes");
     for (const Piece& piece : request.pieces) {
-      text += " " + ShapeText(piece.shape, request.kind == CollectiveKind::kAllgather);
+      text += " " + ShapeText(piece.shape, IsUneven(request.kind));
       if (text.size() > max_bytes) break;
     }
   }

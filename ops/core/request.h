@@ -13,15 +13,23 @@
 
 namespace hvd {
 
-enum class CollectiveKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kBarrier };
+enum class CollectiveKind : uint8_t {
+  kAllreduce,
+  kAllgather,
+  kBroadcast,
+  kBarrier,
+  kReducescatter,
+  kAlltoall,
+  kJoin,
+};
 
-// "allreduce", "allgather", "broadcast", "barrier".
+// "allreduce", "allgather", ...
 const char* Name(CollectiveKind kind);
 
 // One tensor of a request. The memory belongs to the caller and must live until `done` has run.
 struct Piece {
   const void* input = nullptr;
-  void* output = nullptr;  // may equal input; of an allgather it is set by Request::allocate
+  void* output = nullptr;  // may equal input; may be left to Request::allocate
   std::vector<int64_t> shape;
 
   int64_t NumElements() const {
@@ -38,7 +46,7 @@ struct Request {
   DataType dtype = DataType::kUint8;  // of all pieces
   std::vector<Piece> pieces;
 
-  // Allreduce.
+  // Allreduce, reducescatter.
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -46,10 +54,17 @@ struct Request {
   // Broadcast: the global rank that sends.
   int root_rank = 0;
 
-  // Allgather: called once with rows[piece][member], the first dimensions; allocates the outputs
-  // and stores their addresses in `pieces`. Runs on the engine's thread.
+  // Alltoall, which has one piece: the rows for each member of the process set.
+  std::vector<int64_t> splits;
+
+  // Allgather, alltoall, reducescatter: called once, on the engine's thread; allocates the outputs
+  // and stores their addresses in `pieces`. rows[piece] are the first dimensions of an output's
+  // parts: those that come from each member; of a reducescatter this rank's share alone.
   std::function<Status(const std::vector<std::vector<int64_t>>& rows, std::vector<Piece>* pieces)>
       allocate;
+
+  // Join: called before `done`, with the rank that joined last.
+  std::function<void(int last_rank)> joined;
 
   // Called exactly once, on any thread; must not block.
   std::function<void(const Status&)> done;
@@ -62,8 +77,8 @@ struct Request {
 // Checks what one rank can check alone; `ranks` are the global ranks of the process set.
 Status ValidateRequest(const Request& request, const std::vector<int>& ranks);
 
-// A hash of everything that must agree between ranks. The first dimension of an allgather is left
-// out, since it may differ.
+// A hash of everything that must agree between ranks. The first dimension of an allgather or
+// alltoall is left out, since it may differ.
 uint64_t Fingerprint(const Request& request);
 
 // The same in words, for example "allreduce(average) of 2 float32 tensors, shapes [3,4] [4]"; at

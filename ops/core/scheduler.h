@@ -1,7 +1,9 @@
 // Scheduler: agrees with the other ranks what is executed next.
 //
 // Ranks announce requests in any order. Once every member of a process set has announced the same
-// key, the collective gets a ticket, and Next() hands it out on each member in ticket order.
+// key, the collective gets a ticket, and Next() hands it out on each member in ticket order. A
+// member that has announced a join, which the others have yet to do, is not waited for and takes no
+// part.
 #ifndef HVD_CORE_SCHEDULER_H_
 #define HVD_CORE_SCHEDULER_H_
 
@@ -15,6 +17,9 @@
 
 namespace hvd {
 
+// Process sets have numbers below this.
+inline constexpr int kMaxProcessSets = 256;
+
 // What the ranks match: (process set, name, occurrence), hashed to 128 bits.
 struct MatchKey {
   uint64_t low = 0;
@@ -26,7 +31,7 @@ struct MatchKey {
 struct Announcement {
   MatchKey key;
   uint64_t fingerprint = 0;
-  const std::vector<int>* ranks = nullptr;  // global ranks of the process set, ascending
+  std::vector<int> ranks;  // global ranks of the process set, ascending
   std::unique_ptr<Request> request;
 };
 
@@ -40,7 +45,9 @@ struct Assignment {
   Ticket ticket = 0;
   Status error;
   std::unique_ptr<Request> request;
-  int64_t handle = 0;  // for Complete()
+  std::vector<int> ranks;  // who takes part: the process set without those that have joined
+  int last_rank = 0;       // who announced it last
+  int64_t handle = 0;      // for Complete()
 };
 
 class Scheduler {

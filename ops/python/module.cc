@@ -166,6 +166,33 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   RaiseIfError(status);
 }
 
+// A function that returns a status and may wait for the engine's lock, called without Python's
+// lock.
+template <typename Function>
+void CallUnlocked(const Function& function) {
+  std::shared_ptr<World> world = CurrentWorld();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = function(&world->engine());
+  }
+  RaiseIfError(status);
+}
+
+void AddProcessSet(int id, const std::vector<int>& ranks) {
+  CallUnlocked([&](Engine* engine) { return engine->AddProcessSet(id, ranks); });
+}
+
+void RemoveProcessSet(int id) {
+  CallUnlocked([&](Engine* engine) { return engine->RemoveProcessSet(id); });
+}
+
+std::vector<int> ProcessSetRanks(int id) {
+  std::vector<int> ranks;
+  CallUnlocked([&](Engine* engine) { return engine->GetProcessSet(id, &ranks); });
+  return ranks;
+}
+
 bool IsInitialized() {
   std::shared_ptr<World> world;
   return World::Current(&world).ok();
@@ -214,5 +241,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("allgather_bytes", &AllgatherBytes, py::arg("data"), py::arg("name"),
              py::arg("process_set") = 0);
   module.def("barrier", &Barrier, py::arg("name"), py::arg("process_set") = 0);
+  module.def("add_process_set", &AddProcessSet, py::arg("id"), py::arg("ranks"));
+  module.def("remove_process_set", &RemoveProcessSet, py::arg("id"));
+  module.def("process_set_ranks", &ProcessSetRanks, py::arg("id"));
   module.def("stats", &Stats);
 }

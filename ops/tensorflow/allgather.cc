@@ -40,28 +40,8 @@ class AllgatherKernel : public CollectiveKernel {
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     auto request = NewRequest(context, CollectiveKind::kAllgather);
-    request->allocate = [context](const std::vector<std::vector<int64_t>>& rows,
-                                  std::vector<Piece>* pieces) {
-      return AllocateOutputs(context, rows, pieces);
-    };
+    AllocateOutputsByRows(context, request.get());
     Submit(context, std::move(request), std::move(done));
-  }
-
- private:
-  static Status AllocateOutputs(tensorflow::OpKernelContext* context,
-                                const std::vector<std::vector<int64_t>>& rows,
-                                std::vector<Piece>* pieces) {
-    for (size_t i = 0; i < pieces->size(); ++i) {
-      int64_t total = 0;
-      for (int64_t member_rows : rows[i]) total += member_rows;
-      tensorflow::TensorShape shape = context->input(static_cast<int>(i)).shape();
-      shape.set_dim(0, total);
-      tensorflow::Tensor* output = nullptr;
-      const absl::Status allocated = context->allocate_output(static_cast<int>(i), shape, &output);
-      if (!allocated.ok()) return ResourceExhausted(std::string(allocated.message()));
-      (*pieces)[i].output = const_cast<char*>(output->tensor_data().data());
-    }
-    return Status::Ok();
   }
 };
 

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "ops/world/world.h"
@@ -150,6 +152,29 @@ void CollectiveKernel::AllocateOutputsLikeInputs(OpKernelContext* context, Reque
   }
 }
 
+Status CollectiveKernel::AllocateByRows(OpKernelContext* context,
+                                        const std::vector<std::vector<int64_t>>& rows,
+                                        std::vector<Piece>* pieces) {
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    const int index = static_cast<int>(i);
+    tensorflow::TensorShape shape = context->input(index).shape();
+    shape.set_dim(0, std::accumulate(rows[i].begin(), rows[i].end(), int64_t{0}));
+    Tensor* output = nullptr;
+    const absl::Status allocated = context->allocate_output(index, shape, &output);
+    if (!allocated.ok()) return ResourceExhausted(std::string(allocated.message()));
+    (*pieces)[i].output = const_cast<char*>(output->tensor_data().data());
+    AdviseHugePages((*pieces)[i].output, output->tensor_data().size());
+  }
+  return Status::Ok();
+}
+
+void CollectiveKernel::AllocateOutputsByRows(OpKernelContext* context, Request* request) {
+  request->allocate = [context](const std::vector<std::vector<int64_t>>& rows,
+                                std::vector<Piece>* pieces) {
+    return AllocateByRows(context, rows, pieces);
+  };
+}
+
 void CollectiveKernel::Submit(OpKernelContext* context, std::unique_ptr<Request> request,
                               DoneCallback done) {
   std::shared_ptr<World> world;
@@ -160,6 +185,27 @@ void CollectiveKernel::Submit(OpKernelContext* context, std::unique_ptr<Request>
     done();
   };
   world->engine().Submit(std::move(request));
+}
+
+absl::Status ReductionAttrs::Read(tensorflow::OpKernelConstruction* context) {
+  std::string name;
+  int64_t prescale_bits = 0, postscale_bits = 0;
+  TF_RETURN_IF_ERROR(context->GetAttr("reduce_op", &name));
+  TF_RETURN_IF_ERROR(context->GetAttr("prescale_bits", &prescale_bits));
+  TF_RETURN_IF_ERROR(context->GetAttr("postscale_bits", &postscale_bits));
+  for (ReduceOp candidate : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct, ReduceOp::kAdasum}) {
+    if (name == Name(candidate)) op = candidate;
+  }
+  std::memcpy(&prescale, &prescale_bits, sizeof(prescale));
+  std::memcpy(&postscale, &postscale_bits, sizeof(postscale));
+  return absl::OkStatus();
+}
+
+void ReductionAttrs::CopyTo(Request* request) const {
+  request->reduce_op = op;
+  request->prescale = prescale;
+  request->postscale = postscale;
 }
 
 absl::Status SameShapes(tensorflow::shape_inference::InferenceContext* context) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/core/request.h"
 #include "tensorflow/core/framework/op.h"
@@ -31,6 +32,12 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // it. A failure becomes the request's fault, so that the other ranks learn of it.
   static void AllocateOutputsLikeInputs(tensorflow::OpKernelContext* context, Request* request);
 
+  // For outputs whose first dimensions the ranks have to agree on: allocated when they have.
+  static void AllocateOutputsByRows(tensorflow::OpKernelContext* context, Request* request);
+  static Status AllocateByRows(tensorflow::OpKernelContext* context,
+                               const std::vector<std::vector<int64_t>>& rows,
+                               std::vector<Piece>* pieces);
+
   // Hands the request over; `done` is called once it is through.
   static void Submit(tensorflow::OpKernelContext* context, std::unique_ptr<Request> request,
                      DoneCallback done);
@@ -44,6 +51,21 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 absl::Status SameShapes(tensorflow::shape_inference::InferenceContext* context);
 
 absl::Status ToTensorflow(const Status& status);
+
+// The attributes of a reduction.
+#define HVD_REDUCTION_ATTRS                                                        \
+  Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product', 'adasum'} = 'sum'") \
+      .Attr("prescale_bits: int = 4607182418800017408")                            \
+      .Attr("postscale_bits: int = 4607182418800017408")
+
+struct ReductionAttrs {
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
+  void CopyTo(Request* request) const;
+};
 
 }  // namespace hvd::tf
 

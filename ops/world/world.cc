@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <mutex>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -86,13 +85,13 @@ Status World::Start(uint64_t generation) {
 
   const int rank = config_.local_rank;
   waiter_ = std::make_shared<shm::Waiter>(segment_, rank, SpinsFor(config_.local_size));
-  ProcessSet all;
-  all.ranks.resize(config_.size);
-  std::iota(all.ranks.begin(), all.ranks.end(), 0);
-  all.communicator = std::make_unique<shm::ShmCommunicator>(
-      segment_, waiter_, std::make_shared<shm::SlotLedger>(kSlotsPerRank), all.ranks, rank);
+  auto ledger = std::make_shared<shm::SlotLedger>(kSlotsPerRank);
+  auto make_communicator = [segment = segment_, waiter = waiter_, ledger,
+                            rank](const std::vector<int>& ranks) {
+    return std::make_shared<shm::ShmCommunicator>(segment, waiter, ledger, ranks, rank);
+  };
   engine_ = std::make_unique<Engine>(
-      config_.rank, std::move(all),
+      config_.rank, config_.size, std::move(make_communicator),
       std::make_unique<shm::ShmScheduler>(segment_, waiter_, rank, config_.deadlock_seconds));
   return Status::Ok();
 }

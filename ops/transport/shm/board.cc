@@ -44,10 +44,12 @@ void Unlink(Board* board, int32_t index) {
   *link = board->slots[index].next;
 }
 
-// Gives the slot its ticket and puts it into the queues of `recipients`.
-void Publish(Segment* segment, int32_t index, const std::vector<int>& recipients) {
+// Gives the slot its ticket and puts it into the queues of those who announced it, and returns
+// them.
+std::vector<int> Publish(Segment* segment, int32_t index) {
   Board& board = segment->board();
   BoardSlot& slot = board.slots[index];
+  const std::vector<int> recipients = RanksOf(slot.arrived_bits, segment->ranks());
   Unlink(&board, index);
   slot.ticket = board.next_ticket++;
   slot.published = 1;
@@ -59,6 +61,7 @@ void Publish(Segment* segment, int32_t index, const std::vector<int>& recipients
     segment->queue(rank)[position % kMaxBoardSlots].store(index, std::memory_order_relaxed);
     queued.store(position + 1, std::memory_order_seq_cst);
   }
+  return recipients;
 }
 
 }  // namespace
@@ -107,15 +110,15 @@ int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement) {
   slot.fingerprint = announcement.fingerprint;
   slot.ticket = 0;
   slot.posted_ns = MonotonicNs();
-  slot.members = static_cast<int32_t>(announcement.ranks->size());
-  slot.arrived = 0;
+  slot.process_set = announcement.request->process_set;
+  slot.last_rank = -1;
   slot.in_use = 1;
   slot.mismatch = slot.published = slot.failed = 0;
   slot.done.store(0, std::memory_order_relaxed);
   slot.recipients = 0;
   std::fill(std::begin(slot.member_bits), std::end(slot.member_bits), 0);
   std::fill(std::begin(slot.arrived_bits), std::end(slot.arrived_bits), 0);
-  for (int rank : *announcement.ranks) SetBit(slot.member_bits, rank);
+  for (int rank : announcement.ranks) SetBit(slot.member_bits, rank);
   const std::string label =
       std::string(Name(announcement.request->kind)) + " '" + announcement.request->name + "'";
   const size_t bytes = std::min(label.size(), sizeof(slot.name) - 1);
@@ -126,28 +129,54 @@ int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement) {
   return index;
 }
 
-Arrival Arrive(Segment* segment, int32_t index, int rank, uint64_t fingerprint, bool faulty) {
+std::vector<int> Arrive(Segment* segment, int32_t index, int rank, const Arrival& arrival) {
   Board& board = segment->board();
   BoardSlot& slot = board.slots[index];
-  if (slot.fingerprint != fingerprint || faulty) slot.mismatch = 1;
+  if (slot.fingerprint != arrival.fingerprint || arrival.faulty) slot.mismatch = 1;
   SetBit(slot.arrived_bits, rank);
-  ++slot.arrived;
+  slot.last_rank = rank;
   board.activity.fetch_add(1, std::memory_order_relaxed);
-  Arrival arrival;
-  arrival.slot = index;
-  if (slot.arrived == slot.members) {
-    arrival.published_to = RanksOf(slot.member_bits, segment->ranks());
-    Publish(segment, index, arrival.published_to);
+  int32_t& join_slot = board.join_slots[slot.process_set];
+  if (arrival.joins) join_slot = index;
+  if (MissingRanks(segment, slot).empty()) {
+    if (arrival.joins) join_slot = -1;
+    return Publish(segment, index);
   }
-  return arrival;
+  if (!arrival.joins) return {};
+  // Others may have waited for this rank alone.
+  std::vector<int> to_wake;
+  for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
+    const BoardSlot& other = board.slots[i];
+    const bool waits = other.in_use && !other.published && other.process_set == slot.process_set;
+    if (!waits || !MissingRanks(segment, other).empty()) continue;
+    const std::vector<int> woken = Publish(segment, i);
+    to_wake.insert(to_wake.end(), woken.begin(), woken.end());
+  }
+  return to_wake;
+}
+
+std::vector<int> MissingRanks(Segment* segment, const BoardSlot& slot) {
+  const Board& board = segment->board();
+  const int32_t join = board.join_slots[slot.process_set];
+  // A join itself waits for everybody.
+  const bool is_join = join >= 0 && &board.slots[join] == &slot;
+  const uint64_t* joined = join >= 0 && !is_join ? board.slots[join].arrived_bits : nullptr;
+  uint64_t missing[kMaxRanks / 64];
+  bool any = false;
+  for (int word = 0; word < kMaxRanks / 64; ++word) {
+    missing[word] = slot.member_bits[word] & ~slot.arrived_bits[word];
+    if (joined != nullptr) missing[word] &= ~joined[word];
+    any |= missing[word] != 0;
+  }
+  return any ? RanksOf(missing, segment->ranks()) : std::vector<int>();
 }
 
 std::vector<int> Fail(Segment* segment, int32_t index, Code code) {
   BoardSlot& slot = segment->board().slots[index];
   slot.failed = static_cast<uint8_t>(code);
-  std::vector<int> recipients = RanksOf(slot.arrived_bits, segment->ranks());
-  Publish(segment, index, recipients);
-  return recipients;
+  int32_t& join_slot = segment->board().join_slots[slot.process_set];
+  if (join_slot == index) join_slot = -1;
+  return Publish(segment, index);
 }
 
 void Complete(Segment* segment, int32_t index) {

@@ -37,11 +37,6 @@ class BoardLock {
   Status status_;
 };
 
-struct Arrival {
-  int32_t slot = -1;              // -1: the board is full, try again later
-  std::vector<int> published_to;  // ranks to wake, if this was the last arrival
-};
-
 inline bool HasBit(const uint64_t* bits, int rank) { return (bits[rank / 64] >> (rank % 64)) & 1; }
 
 // Each of these needs the lock.
@@ -49,8 +44,17 @@ inline bool HasBit(const uint64_t* bits, int rank) { return (bits[rank / 64] >> 
 // The slot of this announcement, a new one if it is the first; -1 if there is no room.
 int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement);
 
-// Marks `rank` as arrived; publishes if it was the last. `faulty`: nobody may execute it.
-Arrival Arrive(Segment* segment, int32_t slot, int rank, uint64_t fingerprint, bool faulty);
+struct Arrival {
+  uint64_t fingerprint = 0;
+  bool faulty = false;  // nobody may execute it
+  bool joins = false;
+};
+
+// Marks `rank` as arrived; publishes what thereby is complete. Returns the ranks to wake.
+std::vector<int> Arrive(Segment* segment, int32_t slot, int rank, const Arrival& arrival);
+
+// The members that a slot still waits for: neither arrived nor joined. Ascending.
+std::vector<int> MissingRanks(Segment* segment, const BoardSlot& slot);
 
 // Gives up a slot that cannot complete any more: those who announced it get `code` and the board's
 // failure text. Returns the ranks to wake.

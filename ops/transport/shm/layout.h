@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "ops/core/scheduler.h"
+
 namespace hvd::shm {
 
 inline constexpr uint64_t kMagic = 0x3172657370647668ull;  // "hvdsper1"
@@ -45,14 +47,14 @@ struct RankLine {
 
 // One collective, from its first announcement until all of its members have executed it.
 struct BoardSlot {
+  int32_t process_set;
+  int32_t last_rank;  // who announced it last
   uint64_t key_low;
   uint64_t key_high;
   uint64_t fingerprint;  // of the first announcement
   int64_t ticket;        // once published
   int64_t posted_ns;     // CLOCK_MONOTONIC, of the first announcement
   int32_t next;          // in its bucket's chain, or -1
-  int32_t members;       // size of the process set
-  int32_t arrived;
   uint8_t in_use;
   uint8_t mismatch;
   uint8_t published;
@@ -72,6 +74,7 @@ struct Board {
   std::atomic<uint64_t> activity;  // grows with every announcement and every completion
   char failure_text[kTextBytes];   // why the slots marked `failed` cannot complete
   int32_t buckets[kBoardBuckets];
+  int32_t join_slots[kMaxProcessSets];  // of each process set: the join in progress, or -1
   BoardSlot slots[kMaxBoardSlots];
 };
 

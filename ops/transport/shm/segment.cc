@@ -149,6 +149,7 @@ Status Segment::Initialize(const SegmentOptions& options, uint64_t generation) {
   board.next_ticket = 1;
   board.free_slots.store(kMaxBoardSlots);
   for (int32_t& bucket : board.buckets) bucket = -1;
+  for (int32_t& join : board.join_slots) join = -1;
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);

@@ -264,6 +264,85 @@ Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>
   return Status::Ok();
 }
 
+Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
+                                      const std::vector<ScatterBuffer>& buffers) {
+  const int64_t chunk_bytes = segment_->chunk_bytes();
+  int64_t total = 0;
+  for (const ScatterBuffer& buffer : buffers) total += buffer.total_bytes;
+  const int64_t chunks = CeilDivide(total, chunk_bytes);
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  const int64_t element = SizeOf(reduction.dtype);
+  const auto size_of = [&buffers](size_t b) { return buffers[b].total_bytes; };
+  const auto bytes_of = [&](int64_t c) { return std::min(chunk_bytes, total - c * chunk_bytes); };
+  StreamCursor packed(buffers.size(), size_of);
+  StreamCursor reduced(buffers.size(), size_of);
+  std::vector<const void*> inputs(size());
+
+  int64_t next = 0;
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (; next < std::min(chunks, c + 2); ++next) {
+      HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      char* slot = SlotOf(index_, next);
+      packed.Advance(bytes_of(next), [&](size_t b, int64_t offset, int64_t bytes) {
+        std::memcpy(slot, At(buffers[b].input, offset), static_cast<size_t>(bytes));
+        slot += bytes;
+      });
+      PublishStep(next + 1);
+    }
+    HVD_RETURN_IF_ERROR(WaitAllPublished(c + 1));
+    int64_t position = 0;
+    reduced.Advance(bytes_of(c), [&](size_t b, int64_t offset, int64_t bytes) {
+      const ScatterBuffer& buffer = buffers[b];
+      const int64_t begin = std::max(offset, buffer.share_begin);
+      const int64_t end = std::min(offset + bytes, buffer.share_begin + buffer.share_bytes);
+      if (begin < end) {
+        for (int m = 0; m < size(); ++m) inputs[m] = SlotOf(m, c) + position + (begin - offset);
+        Reduce(reduction, inputs.data(), size(), At(buffer.output, begin - buffer.share_begin),
+               (end - begin) / element);
+      }
+      position += bytes;
+    });
+    ConsumeStep(c + 1);
+  }
+  return Status::Ok();
+}
+
+Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
+                                 const std::vector<AlltoallPart>& parts) {
+  const int64_t chunk_bytes = segment_->chunk_bytes();
+  int64_t longest = 0;
+  for (const AlltoallPart& part : parts) longest = std::max(longest, part.total);
+  const int64_t chunks = CeilDivide(longest, chunk_bytes);
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  const auto bytes_of = [&](int m, int64_t c) {
+    return std::clamp<int64_t>(parts[m].total - c * chunk_bytes, 0, chunk_bytes);
+  };
+
+  int64_t next = 0;
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (; next < std::min(chunks, c + 2); ++next) {
+      HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      const int64_t bytes = bytes_of(index_, next);
+      if (bytes > 0) {
+        std::memcpy(SlotOf(index_, next), At(input, next * chunk_bytes),
+                    static_cast<size_t>(bytes));
+      }
+      PublishStep(next + 1);
+    }
+    for (int m = 0; m < size(); ++m) {
+      const AlltoallPart& part = parts[m];
+      const int64_t begin = std::max(part.begin, c * chunk_bytes);
+      const int64_t end = std::min(part.begin + part.bytes, c * chunk_bytes + bytes_of(m, c));
+      if (begin >= end) continue;
+      if (m != index_) HVD_RETURN_IF_ERROR(WaitPublished(m, c + 1));
+      std::memcpy(At(output, part.output_begin + begin - part.begin),
+                  SlotOf(m, c) + (begin - c * chunk_bytes), static_cast<size_t>(end - begin));
+    }
+    ConsumeStep(c + 1);
+  }
+  return Status::Ok();
+}
+
 Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) {
   const int64_t chunk_bytes = segment_->chunk_bytes();
   int64_t total = 0;

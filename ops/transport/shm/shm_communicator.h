@@ -51,6 +51,10 @@ class ShmCommunicator : public Communicator {
   Status Allreduce(Ticket ticket, const Reduction& reduction,
                    const std::vector<Buffer>& buffers) override;
   Status Allgather(Ticket ticket, const std::vector<GatherBuffer>& buffers) override;
+  Status Reducescatter(Ticket ticket, const Reduction& reduction,
+                       const std::vector<ScatterBuffer>& buffers) override;
+  Status Alltoall(Ticket ticket, const void* input, void* output,
+                  const std::vector<AlltoallPart>& parts) override;
   Status Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) override;
 
  private:

@@ -25,7 +25,7 @@ ShmScheduler::ShmScheduler(std::shared_ptr<Segment> segment, std::shared_ptr<Wai
       requests_(kMaxBoardSlots) {}
 
 Status ShmScheduler::TryPost(Announcement* announcement, bool* posted) {
-  Arrival arrival;
+  std::vector<int> to_wake;
   {
     BoardLock lock(segment_.get());
     HVD_RETURN_IF_ERROR(lock.status());
@@ -33,22 +33,26 @@ Status ShmScheduler::TryPost(Announcement* announcement, bool* posted) {
     *posted = slot >= 0;
     if (!*posted) return Status::Ok();
     // The request first: the engine's thread may take it as soon as Arrive() has published it.
-    const bool faulty = !announcement->request->fault.ok();
+    const Arrival arrival{announcement->fingerprint, !announcement->request->fault.ok(),
+                          announcement->request->kind == CollectiveKind::kJoin};
     requests_[slot] = std::move(announcement->request);
-    arrival = Arrive(segment_.get(), slot, rank_, announcement->fingerprint, faulty);
+    to_wake = Arrive(segment_.get(), slot, rank_, arrival);
   }
-  for (int rank : arrival.published_to) waiter_->Wake(rank, Waiter::kQueue);
+  for (int rank : to_wake) waiter_->Wake(rank, Waiter::kQueue);
   return Status::Ok();
 }
 
 Status ShmScheduler::Post(Announcement* announcement) {
   HVD_RETURN_IF_ERROR(segment_->AbortStatus());
-  bool posted = false;
   pending_.fetch_add(1);
-  const Status status = TryPost(announcement, &posted);
-  if (!status.ok()) {
-    pending_.fetch_sub(1);
-    return status;
+  bool posted = false;
+  // What was announced before a join must not come after it.
+  const bool must_wait =
+      has_deferred_.load() && announcement->request->kind == CollectiveKind::kJoin;
+  if (!must_wait) {
+    const Status status = TryPost(announcement, &posted);
+    if (!status.ok()) pending_.fetch_sub(1);
+    HVD_RETURN_IF_ERROR(status);
   }
   if (posted) return Status::Ok();
   std::lock_guard<std::mutex> lock(deferred_mutex_);
@@ -65,7 +69,8 @@ Status ShmScheduler::PostDeferred() {
   Status status;
   for (Announcement& announcement : deferred_) {
     bool posted = false;
-    if (status.ok()) status = TryPost(&announcement, &posted);
+    const bool is_join = announcement.request->kind == CollectiveKind::kJoin;
+    if (status.ok() && !(is_join && !still.empty())) status = TryPost(&announcement, &posted);
     if (!posted) still.push_back(std::move(announcement));
   }
   deferred_ = std::move(still);
@@ -109,6 +114,8 @@ void ShmScheduler::Take(Assignment* assignment) {
   const BoardSlot& slot = segment_->board().slots[index];
   assignment->request = std::move(requests_[index]);
   assignment->ticket = slot.ticket;
+  assignment->ranks = RanksOf(slot.arrived_bits, segment_->ranks());
+  assignment->last_rank = slot.last_rank;
   assignment->handle = index;
   if (slot.failed != 0) {
     BoardLock lock(segment_.get());  // the text may be replaced by another failure's

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "ops/core/ranks.h"
 #include "ops/transport/shm/board.h"
 
 namespace hvd::shm {
@@ -21,20 +22,6 @@ int64_t ClockNs(clockid_t clock) {
 }
 
 bool IsWaiting(const BoardSlot& slot) { return slot.in_use && !slot.published; }
-
-std::string ListRanks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
-std::vector<int> MissingRanks(const BoardSlot& slot, int ranks) {
-  std::vector<int> missing = RanksOf(slot.member_bits, ranks);
-  missing.erase(std::remove_if(missing.begin(), missing.end(),
-                               [&](int r) { return HasBit(slot.arrived_bits, r); }),
-                missing.end());
-  return missing;
-}
 
 void SetFailureText(Board* board, const std::string& text) {
   const size_t bytes = std::min(text.size(), sizeof(board->failure_text) - 1);
@@ -98,7 +85,7 @@ Status StuckDetector::FailWhatMissesALeaver() {
     for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
       const BoardSlot& slot = board.slots[i];
       if (!IsWaiting(slot) || !HasBit(slot.arrived_bits, rank_)) continue;
-      for (int r : MissingRanks(slot, segment_->ranks())) {
+      for (int r : MissingRanks(segment_, slot)) {
         if (segment_->line(r).state.load() != kLeft) continue;
         SetFailureText(&board,
                        "rank " + std::to_string(r) +
@@ -158,8 +145,8 @@ Status StuckDetector::FailWhatWaitsInACircle() {
       if (!concerned[arrived.front()]) continue;
       stuck.push_back(i);
       if (stuck.size() > kMaxListed) continue;
-      text += std::string("\n  ") + slot.name + ": called by " + ListRanks(arrived) + ", not by " +
-              ListRanks(MissingRanks(slot, ranks));
+      text += std::string("\n  ") + slot.name + ": called by " + RankList(arrived) + ", not by " +
+              RankList(MissingRanks(segment_, slot));
     }
     if (stuck.size() > kMaxListed) {
       text += "\n  and " + std::to_string(stuck.size() - kMaxListed) + " more";

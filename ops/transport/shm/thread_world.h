@@ -52,14 +52,13 @@ class Rank {
  public:
   Rank(std::shared_ptr<Segment> segment, int rank, double deadlock_seconds)
       : waiter_(std::make_shared<Waiter>(segment, rank, 100)) {
-    ProcessSet world;
-    world.ranks.resize(segment->ranks());
-    std::iota(world.ranks.begin(), world.ranks.end(), 0);
-    world.communicator = std::make_unique<ShmCommunicator>(
-        segment, waiter_, std::make_shared<SlotLedger>(segment->slots_per_rank()), world.ranks,
-        rank);
+    auto ledger = std::make_shared<SlotLedger>(segment->slots_per_rank());
+    auto make_communicator = [segment, waiter = waiter_, ledger,
+                              rank](const std::vector<int>& ranks) {
+      return std::make_shared<ShmCommunicator>(segment, waiter, ledger, ranks, rank);
+    };
     engine_ = std::make_unique<Engine>(
-        rank, std::move(world),
+        rank, segment->ranks(), std::move(make_communicator),
         std::make_unique<ShmScheduler>(segment, waiter_, rank, deadlock_seconds));
   }
 
@@ -67,57 +66,104 @@ class Rank {
   int size() const { return engine_->size(); }
   Engine& engine() { return *engine_; }
 
-  // Blocking forms of the collectives, on typed vectors.
-  template <typename T>
-  Status Allreduce(const std::string& name, DataType dtype, const Reduction& how,
-                   std::vector<T>* data) {
+  // Submits what `fill` makes of an empty request, and waits for it.
+  Status Run(CollectiveKind kind, const std::string& name,
+             const std::function<void(Request*)>& fill, int process_set = 0) {
     Results results;
     auto request = std::make_unique<Request>();
-    request->kind = CollectiveKind::kAllreduce;
+    request->kind = kind;
     request->name = name;
-    request->dtype = dtype;
-    request->reduce_op = how.op;
-    request->prescale = how.prescale;
-    request->postscale = how.postscale;
-    request->pieces.push_back({data->data(), data->data(), {static_cast<int64_t>(data->size())}});
+    request->process_set = process_set;
+    request->dtype = DataType::kInt32;
+    fill(request.get());
     request->done = results.Expect();
     engine_->Submit(std::move(request));
     return results.Wait()[0];
   }
 
+  // Blocking forms of the collectives, on typed vectors.
+  template <typename T>
+  Status Allreduce(const std::string& name, DataType dtype, const Reduction& how,
+                   std::vector<T>* data, int process_set = 0) {
+    return Run(
+        CollectiveKind::kAllreduce, name,
+        [&](Request* request) {
+          request->dtype = dtype;
+          request->reduce_op = how.op;
+          request->prescale = how.prescale;
+          request->postscale = how.postscale;
+          request->pieces.push_back(
+              {data->data(), data->data(), {static_cast<int64_t>(data->size())}});
+        },
+        process_set);
+  }
+
   Status Allgather(const std::string& name, const std::vector<int32_t>& data,
-                   std::vector<int32_t>* output) {
-    Results results;
-    auto request = std::make_unique<Request>();
-    request->kind = CollectiveKind::kAllgather;
-    request->name = name;
-    request->dtype = DataType::kInt32;
-    request->pieces.push_back({data.data(), nullptr, {static_cast<int64_t>(data.size())}});
-    request->allocate = [output](const std::vector<std::vector<int64_t>>& rows,
-                                 std::vector<Piece>* pieces) {
+                   std::vector<int32_t>* output, int process_set = 0) {
+    return Run(
+        CollectiveKind::kAllgather, name,
+        [&](Request* request) {
+          request->pieces.push_back({data.data(), nullptr, {static_cast<int64_t>(data.size())}});
+          request->allocate = AllocateInto(output, nullptr);
+        },
+        process_set);
+  }
+
+  Status Broadcast(const std::string& name, int root, std::vector<int32_t>* data,
+                   int process_set = 0) {
+    return Run(
+        CollectiveKind::kBroadcast, name,
+        [&](Request* request) {
+          request->root_rank = root;
+          request->pieces.push_back(
+              {data->data(), data->data(), {static_cast<int64_t>(data->size())}});
+        },
+        process_set);
+  }
+
+  Status Reducescatter(const std::string& name, ReduceOp op, const std::vector<int32_t>& data,
+                       std::vector<int32_t>* output, int process_set = 0) {
+    return Run(
+        CollectiveKind::kReducescatter, name,
+        [&](Request* request) {
+          request->reduce_op = op;
+          request->pieces.push_back({data.data(), nullptr, {static_cast<int64_t>(data.size())}});
+          request->allocate = AllocateInto(output, nullptr);
+        },
+        process_set);
+  }
+
+  Status Alltoall(const std::string& name, const std::vector<int32_t>& data,
+                  const std::vector<int64_t>& splits, std::vector<int32_t>* output,
+                  std::vector<int64_t>* received, int process_set = 0) {
+    return Run(
+        CollectiveKind::kAlltoall, name,
+        [&](Request* request) {
+          request->splits = splits;
+          request->pieces.push_back({data.data(), nullptr, {static_cast<int64_t>(data.size())}});
+          request->allocate = AllocateInto(output, received);
+        },
+        process_set);
+  }
+
+  Status Join(int* last_rank, int process_set = 0) {
+    return Run(
+        CollectiveKind::kJoin, "join",
+        [&](Request* request) { request->joined = [last_rank](int last) { *last_rank = last; }; },
+        process_set);
+  }
+
+ private:
+  static std::function<Status(const std::vector<std::vector<int64_t>>&, std::vector<Piece>*)>
+  AllocateInto(std::vector<int32_t>* output, std::vector<int64_t>* received) {
+    return [=](const std::vector<std::vector<int64_t>>& rows, std::vector<Piece>* pieces) {
+      if (received != nullptr) *received = rows[0];
       output->assign(std::accumulate(rows[0].begin(), rows[0].end(), int64_t{0}), -1);
       (*pieces)[0].output = output->data();
       return Status::Ok();
     };
-    request->done = results.Expect();
-    engine_->Submit(std::move(request));
-    return results.Wait()[0];
   }
 
-  Status Broadcast(const std::string& name, int root, std::vector<int32_t>* data) {
-    Results results;
-    auto request = std::make_unique<Request>();
-    request->kind = CollectiveKind::kBroadcast;
-    request->name = name;
-    request->dtype = DataType::kInt32;
-    request->root_rank = root;
-    request->pieces.push_back({data->data(), data->data(), {static_cast<int64_t>(data->size())}});
-    request->done = results.Expect();
-    engine_->Submit(std::move(request));
-    return results.Wait()[0];
-  }
-
- private:
   std::shared_ptr<Waiter> waiter_;
   std::unique_ptr<Engine> engine_;
 };
