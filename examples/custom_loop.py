@@ -1,6 +1,6 @@
 """A training loop of one's own, with ``DistributedGradientTape``.
 
-    hvdrun -np 2 python examples/custom_loop.py
+hvdrun -np 2 python examples/custom_loop.py
 """
 
 import argparse
@@ -28,9 +28,9 @@ def main():
 
     hvd.init()
     dataset = make_dataset(arguments.batch_size)
-    model = keras.Sequential([
-        keras.Input((64,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)
-    ])
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)]
+    )
     compute_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.SGD(0.05 * hvd.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)

@@ -37,13 +37,15 @@ class Throughput(keras.callbacks.Callback):
 
 
 def build_model():
-    return keras.Sequential([
-        keras.Input((64,)),
-        keras.layers.Dense(128, activation="relu"),
-        keras.layers.Dropout(0.2),
-        keras.layers.Dense(128, activation="relu"),
-        keras.layers.Dense(10),
-    ])
+    return keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
 
 
 def train(epochs, batch_size, checkpoint):
@@ -75,7 +77,11 @@ def train(epochs, batch_size, checkpoint):
     )
     throughput = Throughput(len(x_train))
     history = model.fit(
-        x_train, y_train, batch_size=batch_size, epochs=epochs, validation_data=(x_val, y_val),
+        x_train,
+        y_train,
+        batch_size=batch_size,
+        epochs=epochs,
+        validation_data=(x_val, y_val),
         verbose=2 if hvd.rank() == 0 else 0,
         callbacks=[
             # 6. Start from the same weights. 7. Metrics over the data of all processes.

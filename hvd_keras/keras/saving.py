@@ -223,7 +223,7 @@ def _remove_forgotten(folder: Path) -> None:
     """Removes what processes that are gone have left in ``folder``."""
     for path in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
-            host, pid, _ = path.name[len(_PREFIX):].rsplit("-", 2)
+            host, pid, _ = path.name[len(_PREFIX) :].rsplit("-", 2)
             is_old = time.time() - path.stat().st_mtime > _FORGOTTEN_SECONDS
             is_dead = host == socket.gethostname() and not _is_alive(int(pid), path)
             if is_dead or is_old:

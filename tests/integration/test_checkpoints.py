@@ -70,8 +70,9 @@ def run(tmp_path, harm, suffix, small_disk=False):
     folder.mkdir()
     path = folder / f"model.{suffix}"
     disk = [*NAMESPACE, SMALL_DISK, str(folder)] if small_disk else []
-    done = subprocess.run([*disk, *LAUNCH, str(script), str(path)], capture_output=True, text=True,
-                          timeout=180)
+    done = subprocess.run(
+        [*disk, *LAUNCH, str(script), str(path)], capture_output=True, text=True, timeout=180
+    )
     return done, path
 
 
@@ -126,15 +127,20 @@ def test_model_loads_where_this_package_does_not_exist(tmp_path):
         np.testing.assert_allclose(model.predict(data["x"], verbose=0), data["y"], rtol=1e-5)
         model.fit(data["x"], data["y"], verbose=0)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], check=True,
-                   cwd=tmp_path, timeout=180)
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(path)],
+        check=True,
+        cwd=tmp_path,
+        timeout=180,
+    )
 
 
 def test_script_that_forgets_init(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(harm="pass").replace("hvd.init()", ""))
-    done = subprocess.run([*LAUNCH, str(script), "x.keras"], capture_output=True, text=True,
-                          timeout=180)
+    done = subprocess.run(
+        [*LAUNCH, str(script), "x.keras"], capture_output=True, text=True, timeout=180
+    )
     assert done.returncode != 0
     assert "hvd.init() has not been called" in done.stderr
 

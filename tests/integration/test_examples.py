@@ -13,8 +13,9 @@ LAST_LINE = r"val_accuracy: (0\.\d{4}) samples/s: (\d+) ranks: (\d)"
 
 
 def run(*command, timeout=240):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
-                          timeout=timeout)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=timeout
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

@@ -40,8 +40,12 @@ def mlp(*extra, build=True):
 
 def fill_by_rank(model):
     """Gives the model weights that differ by rank: rank + 1, rank + 1 + 1/8, ..."""
-    model.set_weights([np.full(w.shape, hvd.rank() + 1 + i / 8, w.dtype)
-                       for i, w in enumerate(model.get_weights())])
+    model.set_weights(
+        [
+            np.full(w.shape, hvd.rank() + 1 + i / 8, w.dtype)
+            for i, w in enumerate(model.get_weights())
+        ]
+    )
 
 
 class Probe(keras.callbacks.Callback):

@@ -38,8 +38,13 @@ def test_built_model_has_the_roots_variables_before_its_first_step(order):
     fill_by_rank(model)
     probe = Probe("on_train_batch_begin")
     callbacks = [broadcast(), probe]
-    model.fit(*data(), batch_size=12, verbose=0, shuffle=False,
-              callbacks=callbacks if order == "first" else callbacks[::-1])
+    model.fit(
+        *data(),
+        batch_size=12,
+        verbose=0,
+        shuffle=False,
+        callbacks=callbacks if order == "first" else callbacks[::-1],
+    )
     if order == "first":
         first = probe.seen["on_train_batch_begin"][0]
         assert_equal(first, expected_for_root(first))
@@ -54,6 +59,7 @@ def linear_model(kind):
     keras.utils.set_random_seed(100 + hvd.rank())
     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="normal")
     if kind == "subclass":
+
         class Model(keras.Model):
             def __init__(self):
                 super().__init__()
@@ -64,6 +70,7 @@ def linear_model(kind):
 
         return Model(), {}
     if kind.startswith("train_step"):
+
         class Model(keras.Model):  # with an optimizer of its own
             def __init__(self):
                 super().__init__()
@@ -94,8 +101,7 @@ def test_model_built_on_its_first_batch_starts_from_the_roots_weights(kind):
     model, options = linear_model(kind)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), "mse", **options)
     x, y = joined_data(5, 4)
-    model.fit(*hvd.shard((x, y)), batch_size=4, shuffle=False, verbose=0,
-              callbacks=[broadcast()])
+    model.fit(*hvd.shard((x, y)), batch_size=4, shuffle=False, verbose=0, callbacks=[broadcast()])
     assert_same_on_all_ranks(model.get_weights())
 
     # What one process does from the root's initial weights, which a fresh model has again.
@@ -183,8 +189,9 @@ class Counting(keras.layers.Layer):
     """Counts the calls in training, in steps that differ by rank."""
 
     def build(self, shape):
-        self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros",
-                                     trainable=False, autocast=False)
+        self.count = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, autocast=False
+        )
 
     def call(self, x, training=False):
         if training:
@@ -196,18 +203,30 @@ class Counting(keras.layers.Layer):
 def test_moving_statistics_are_those_of_all_ranks(steps):
     batches = 5
     x, y = joined_data(batches, 4)
-    model = keras.Sequential([
-        keras.Input((3,)), keras.layers.BatchNormalization(momentum=0.5), Counting(),
-        keras.layers.Dense(1),
-    ])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse",
-                  steps_per_execution=2 if steps == "several" else 1)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.BatchNormalization(momentum=0.5),
+            Counting(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)),
+        "mse",
+        steps_per_execution=2 if steps == "several" else 1,
+    )
     dataset = hvd.shard(tf.data.Dataset.from_tensor_slices((x, y))).batch(4)
     if steps == "unknown":
         dataset = dataset.filter(lambda x, y: True)
     probe = Probe("on_test_begin", "on_train_end")
-    model.fit(dataset, validation_data=hvd.shard((x, y)), verbose=0, epochs=2,
-              callbacks=[broadcast(), probe])
+    model.fit(
+        dataset,
+        validation_data=hvd.shard((x, y)),
+        verbose=0,
+        epochs=2,
+        callbacks=[broadcast(), probe],
+    )
     assert_same_on_all_ranks(model.get_weights())
     if steps != "unknown":
         for weights in probe.seen["on_test_begin"]:
@@ -250,9 +269,9 @@ class TestMismatch:
         assert "6 variables on rank 0" in message and "8 variables on rank" in message
 
     def test_shape(self):
-        model = keras.Sequential([
-            keras.Input((3,)), keras.layers.Dense(5 + min(hvd.rank(), 1)), keras.layers.Dense(1)
-        ])
+        model = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(5 + min(hvd.rank(), 1)), keras.layers.Dense(1)]
+        )
         message = self.fit(model, *data())
         assert "variable number 0 is float32[3, 5] on rank 0; float32[3, 6] on rank" in message
 

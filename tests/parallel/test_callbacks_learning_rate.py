@@ -28,8 +28,16 @@ def train(callbacks, epochs, initial_epoch=0, optimizer=None, model=None, **comp
         model = mlp()
         model.compile(optimizer or keras.optimizers.SGD(0.25), "mse", **compile_options)
     rates = Rates()
-    history = model.fit(x, y, batch_size=2, epochs=epochs, initial_epoch=initial_epoch, verbose=0,
-                        shuffle=False, callbacks=[*callbacks, rates])
+    history = model.fit(
+        x,
+        y,
+        batch_size=2,
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        verbose=0,
+        shuffle=False,
+        callbacks=[*callbacks, rates],
+    )
     return np.reshape(rates.rates, (epochs - initial_epoch, -1)), history.history
 
 
@@ -72,8 +80,11 @@ def test_warmup_says_when_it_ends(capfd):
 @pytest.mark.parametrize("resumed_at", [1, 2, 3, 5])
 def test_resumed_run_has_the_rates_of_an_uninterrupted_one(resumed_at):
     def callbacks():
-        return [schedule(0.5, lambda e: 3 - e, start_epoch=4, end_epoch=5), warmup(0.5, 2),
-                schedule(0.5, 0.5, start_epoch=2, end_epoch=4)]
+        return [
+            schedule(0.5, lambda e: 3 - e, start_epoch=4, end_epoch=5),
+            warmup(0.5, 2),
+            schedule(0.5, 0.5, start_epoch=2, end_epoch=4),
+        ]
 
     whole, _ = train(callbacks(), 6)
     rest, _ = train(callbacks(), 6, initial_epoch=resumed_at)
@@ -125,9 +136,11 @@ def test_momentum_correction(nesterov):
 
 
 def test_momentum_correction_can_be_turned_off_and_leaves_adam_alone():
-    for optimizer, correct in [(keras.optimizers.RMSprop(0.1, momentum=0.5), True),
-                               (keras.optimizers.RMSprop(0.1, momentum=0.5), False),
-                               (keras.optimizers.Adam(0.1), True)]:
+    for optimizer, correct in [
+        (keras.optimizers.RMSprop(0.1, momentum=0.5), True),
+        (keras.optimizers.RMSprop(0.1, momentum=0.5), False),
+        (keras.optimizers.Adam(0.1), True),
+    ]:
         model = mlp()
         model.compile(optimizer, "mse")
         optimizer.build(model.trainable_variables)
@@ -138,8 +151,9 @@ def test_momentum_correction_can_be_turned_off_and_leaves_adam_alone():
         callback.on_train_begin()
         callback.on_epoch_begin(0)
         np.testing.assert_allclose(float(optimizer.learning_rate), 0.3, rtol=1e-6)
-        changed = {v.path.rsplit("_", 1)[-1] for v in optimizer.variables[2:]
-                   if not (v.numpy() == 1).all()}
+        changed = {
+            v.path.rsplit("_", 1)[-1] for v in optimizer.variables[2:] if not (v.numpy() == 1).all()
+        }
         has_rate = correct and isinstance(optimizer, keras.optimizers.RMSprop)
         assert changed == ({"momentum"} if has_rate else set())
 
@@ -152,8 +166,10 @@ def test_optimizer_inside_a_loss_scale_optimizer():
 
 @pytest.mark.parametrize("rate", ["schedule", "callable"])
 def test_rate_that_cannot_be_set(rate):
-    given = {"schedule": keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5),
-             "callable": lambda: 0.1}[rate]
+    given = {
+        "schedule": keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5),
+        "callable": lambda: 0.1,
+    }[rate]
     with pytest.raises(ValueError, match="learning_rate=<float>"):
         train([warmup(0.1)], 1, optimizer=keras.optimizers.SGD(given))
 

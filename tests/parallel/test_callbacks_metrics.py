@@ -40,9 +40,16 @@ def fit(model, x, y, callback=None, before=(), validation=True, **kwargs):
     """Trains with a rate of 0, so that all epochs and one process see the same model."""
     later = Later()
     callbacks = [*before, callback or hvd.callbacks.MetricAverageCallback(), later]
-    history = model.fit(x, y, batch_size=5, epochs=2, verbose=0, callbacks=callbacks,
-                        validation_data=uneven_part(*validation_data()) if validation else None,
-                        **kwargs)
+    history = model.fit(
+        x,
+        y,
+        batch_size=5,
+        epochs=2,
+        verbose=0,
+        callbacks=callbacks,
+        validation_data=uneven_part(*validation_data()) if validation else None,
+        **kwargs,
+    )
     return {key: values[-1] for key, values in history.history.items()}, later
 
 
@@ -54,8 +61,12 @@ def validation_data():
 def classifier(metrics, **kwargs):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation="softmax")])
-    model.compile(keras.optimizers.SGD(0.0), keras.losses.SparseCategoricalCrossentropy(),
-                  metrics=metrics, **kwargs)
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        keras.losses.SparseCategoricalCrossentropy(),
+        metrics=metrics,
+        **kwargs,
+    )
     return model
 
 
@@ -67,14 +78,22 @@ def assert_close(logs, expected):
 
 class OneHotAUC(keras.metrics.AUC):
     def update_state(self, y_true, y_pred, sample_weight=None):
-        super().update_state(tf.one_hot(tf.cast(tf.reshape(y_true, [-1]), tf.int32), 4), y_pred,
-                             sample_weight=sample_weight)
+        super().update_state(
+            tf.one_hot(tf.cast(tf.reshape(y_true, [-1]), tf.int32), 4),
+            y_pred,
+            sample_weight=sample_weight,
+        )
 
 
 def test_uneven_parts_give_the_metrics_of_one_process():
-    metrics = lambda: ["accuracy", OneHotAUC(name="auc"),  # noqa: E731
-                       keras.metrics.SparseTopKCategoricalAccuracy(2, name="top"),
-                       keras.metrics.MeanIoU(4, sparse_y_pred=False, name="iou")]
+    def metrics():
+        return [
+            "accuracy",
+            OneHotAUC(name="auc"),
+            keras.metrics.SparseTopKCategoricalAccuracy(2, name="top"),
+            keras.metrics.MeanIoU(4, sparse_y_pred=False, name="iou"),
+        ]
+
     x, _ = joined_data(10, 4)
     y = classes(x)
     one = classifier(metrics())
@@ -97,16 +116,22 @@ def test_sample_weights_and_several_outputs():
         inputs = keras.Input((3,))
         a, b = keras.layers.Dense(1, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)
         model = keras.Model(inputs, [a, b])
-        model.compile(keras.optimizers.SGD(0.0), ["mse", "mae"], loss_weights=[1.0, 0.5],
-                      metrics=[[keras.metrics.RootMeanSquaredError()], [keras.metrics.R2Score()]],
-                      weighted_metrics=[["mae"], ["mse"]])
+        model.compile(
+            keras.optimizers.SGD(0.0),
+            ["mse", "mae"],
+            loss_weights=[1.0, 0.5],
+            metrics=[[keras.metrics.RootMeanSquaredError()], [keras.metrics.R2Score()]],
+            weighted_metrics=[["mae"], ["mse"]],
+        )
         return model
 
-    expected = model().evaluate(x, [y, y], sample_weight=[weights, weights], batch_size=len(x),
-                                verbose=0, return_dict=True)
+    expected = model().evaluate(
+        x, [y, y], sample_weight=[weights, weights], batch_size=len(x), verbose=0, return_dict=True
+    )
     my_x, my_y, my_weights = uneven_part(x, y, weights)
-    logs, _ = fit(model(), my_x, [my_y, my_y], sample_weight=[my_weights, my_weights],
-                  validation=False)
+    logs, _ = fit(
+        model(), my_x, [my_y, my_y], sample_weight=[my_weights, my_weights], validation=False
+    )
     # Keras weights the loss of a batch by its length, not by its sample weights, so batches show.
     for key in [key for key in logs if key.endswith("loss")]:
         del logs[key], expected[key]
@@ -141,8 +166,11 @@ class Keeps(keras.metrics.Metric):
 def test_state_is_reduced_by_its_declared_aggregation():
     x, y = joined_data(4, 4)
     model = mlp()
-    model.compile(keras.optimizers.SGD(0.0), "mse",
-                  metrics=[Keeps("sum"), Keeps("mean"), Keeps("only_first_replica")])
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        "mse",
+        metrics=[Keeps("sum"), Keeps("mean"), Keeps("only_first_replica")],
+    )
     logs, _ = fit(model, *uneven_part(x, y), validation=False)
     n = hvd.size()
     total = n * (n + 1) // 2
@@ -153,8 +181,12 @@ def test_state_is_reduced_by_its_declared_aggregation():
 
 class Logging(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        logs.update(mine=4.0 * hvd.rank(), same=0.1, text=f"rank {hvd.rank()}",
-                    vector=np.array([1.0, hvd.rank()]))
+        logs.update(
+            mine=4.0 * hvd.rank(),
+            same=0.1,
+            text=f"rank {hvd.rank()}",
+            vector=np.array([1.0, hvd.rank()]),
+        )
 
 
 def test_other_values_are_averaged():
@@ -162,8 +194,11 @@ def test_other_values_are_averaged():
     model = mlp()
     model.compile(keras.optimizers.SGD(0.0), "mse")
     later = Later()
-    model.fit(*uneven_part(x, y), verbose=0,
-              callbacks=[Logging(), hvd.callbacks.MetricAverageCallback(), later])
+    model.fit(
+        *uneven_part(x, y),
+        verbose=0,
+        callbacks=[Logging(), hvd.callbacks.MetricAverageCallback(), later],
+    )
     logs = later.epochs[0]
     mean = (hvd.size() - 1) / 2
     assert logs["mine"] == 4 * mean
@@ -201,8 +236,14 @@ def test_validation_in_some_epochs_only():
     model = mlp()
     model.compile(keras.optimizers.SGD(0.0), "mse")
     later = Later()
-    model.fit(*uneven_part(x, y), validation_data=uneven_part(x, y), validation_freq=2, epochs=4,
-              verbose=0, callbacks=[hvd.callbacks.MetricAverageCallback(), later])
+    model.fit(
+        *uneven_part(x, y),
+        validation_data=uneven_part(x, y),
+        validation_freq=2,
+        epochs=4,
+        verbose=0,
+        callbacks=[hvd.callbacks.MetricAverageCallback(), later],
+    )
     assert ["val_loss" in logs for logs in later.epochs] == [False, True, False, True]
     expected = model.evaluate(x, y, verbose=0)
     np.testing.assert_allclose([logs["loss"] for logs in later.epochs], expected, rtol=1e-5)

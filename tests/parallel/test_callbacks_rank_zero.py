@@ -16,8 +16,7 @@ HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_"
 def fit(callbacks, model=None, **kwargs):
     model = model or mlp()
     if not model.compiled:
-        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse",
-                      metrics=["mae"])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse", metrics=["mae"])
     x, y = hvd.shard(joined_data(4, 2))
     options = {"batch_size": 2, "verbose": 0, "validation_data": (x, y)} | kwargs
     model.fit(x, y, callbacks=callbacks, **options)
@@ -63,8 +62,11 @@ def test_hooks_that_the_callback_lacks_stay_default():
     wrapped = hvd.callbacks.RankZero(keras.callbacks.LambdaCallback(on_epoch_end=print))
     default = keras.callbacks.Callback()
     for hook in HOOKS:
-        is_default = getattr(wrapped, hook).__func__ is getattr(default, hook).__func__ \
-            if hasattr(getattr(wrapped, hook), "__func__") else False
+        is_default = (
+            getattr(wrapped, hook).__func__ is getattr(default, hook).__func__
+            if hasattr(getattr(wrapped, hook), "__func__")
+            else False
+        )
         assert is_default == (hook != "on_epoch_end" or not IS_ZERO), hook
 
 
@@ -87,12 +89,20 @@ def test_csv_logger(shared_tmp_path):
     assert os.listdir(shared_tmp_path) == ["0.csv"]
 
 
-@pytest.mark.parametrize("callback", [
-    keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau(),
-    keras.callbacks.TerminateOnNaN(), keras.callbacks.LearningRateScheduler(lambda e: 0.1),
-    keras.callbacks.BackupAndRestore("x"), hvd.callbacks.MetricAverageCallback(),
-    hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.LearningRateWarmupCallback(1),
-], ids=lambda callback: type(callback).__name__)
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping(),
+        keras.callbacks.ReduceLROnPlateau(),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.LearningRateScheduler(lambda e: 0.1),
+        keras.callbacks.BackupAndRestore("x"),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.LearningRateWarmupCallback(1),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
 def test_callbacks_that_all_ranks_need_are_refused(callback):
     with pytest.raises(ValueError, match="Use it on all ranks"):
         hvd.callbacks.RankZero(callback)
@@ -117,15 +127,23 @@ def test_stopping_from_rank_zero_is_an_error_there():
         fit([hvd.callbacks.RankZero(Stop())], model)
 
 
-CHECKPOINTS = [("{epoch:02d}.keras", {}), ("{epoch:02d}.h5", {}),
-               ("{epoch:02d}.weights.h5", {"save_weights_only": True})]
+CHECKPOINTS = [
+    ("{epoch:02d}.keras", {}),
+    ("{epoch:02d}.h5", {}),
+    ("{epoch:02d}.weights.h5", {"save_weights_only": True}),
+]
 
 
 @pytest.mark.parametrize(("name", "options"), CHECKPOINTS, ids=["keras", "h5", "weights"])
 def test_checkpoints_are_written_by_rank_zero(shared_tmp_path, name, options):
     path = shared_tmp_path / f"rank{hvd.rank()}" / name
-    model = fit([hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-                 hvd.callbacks.RankZeroModelCheckpoint(path, **options)], epochs=2)
+    model = fit(
+        [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.RankZeroModelCheckpoint(path, **options),
+        ],
+        epochs=2,
+    )
     hvd.barrier("test.checkpoints")
     assert os.listdir(shared_tmp_path) == ["rank0"]
     suffix = name.removeprefix("{epoch:02d}")
@@ -152,11 +170,18 @@ def test_best_model_by_the_value_over_all_ranks(shared_tmp_path):
             hvd.barrier("test.saved")
             saved.append(path.stat().st_mtime_ns)
 
-    fit([hvd.callbacks.BroadcastGlobalVariablesCallback(0), Value(),
-         hvd.callbacks.MetricAverageCallback(),
-         hvd.callbacks.RankZeroModelCheckpoint(path, monitor="value", mode="min",
-                                               save_best_only=True, save_weights_only=True),
-         Saved()], epochs=3)
+    fit(
+        [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            Value(),
+            hvd.callbacks.MetricAverageCallback(),
+            hvd.callbacks.RankZeroModelCheckpoint(
+                path, monitor="value", mode="min", save_best_only=True, save_weights_only=True
+            ),
+            Saved(),
+        ],
+        epochs=3,
+    )
     averages = [(values[0][e] + (n - 1) * values[1][e]) / n for e in range(3)]
     best_so_far = [averages[e] == min(averages[: e + 1]) for e in range(3)]
     assert [b != a for a, b in zip([0, *saved], saved, strict=False)] == best_so_far

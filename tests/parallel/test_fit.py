@@ -49,12 +49,15 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.5),
     "schedule": lambda: keras.optimizers.SGD(
-        keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)),
+        keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
+    ),
     "callable": lambda: keras.optimizers.SGD(lambda: 0.05),
     "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
 }
 CASES = [("sequential", optimizer, {}) for optimizer in OPTIMIZERS] + [
-    ("deferred", "adam", {}), ("subclassed", "adam", {}), ("own_step", "adam", {}),
+    ("deferred", "adam", {}),
+    ("subclassed", "adam", {}),
+    ("own_step", "adam", {}),
     ("embedding", "adam", {}),
     ("sequential", "adam", {"steps_per_execution": 4}),
     ("sequential", "adam", {"run_eagerly": True}),
@@ -67,10 +70,15 @@ CASES = [("sequential", optimizer, {}) for optimizer in OPTIMIZERS] + [
 def embedding_model():
     """Its gradients are tf.IndexedSlices."""
     keras.utils.set_random_seed(7)
-    return keras.Sequential([
-        keras.layers.Rescaling(0.0), keras.layers.Lambda(lambda x: tf.cast(x + 1, tf.int32)),
-        keras.layers.Embedding(5, 4), keras.layers.Flatten(), keras.layers.Dense(1),
-    ])
+    return keras.Sequential(
+        [
+            keras.layers.Rescaling(0.0),
+            keras.layers.Lambda(lambda x: tf.cast(x + 1, tf.int32)),
+            keras.layers.Embedding(5, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
 
 
 def train_alone(model, optimizer, **options):
@@ -84,18 +92,29 @@ def train_alone(model, optimizer, **options):
 def train_together(model, optimizer, **options):
     model.compile(hvd.DistributedOptimizer(optimizer), "mse", **options)
     x, y = hvd.shard(joined_data(BATCHES, BATCH))
-    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
-              callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
     return model
 
 
-@pytest.mark.parametrize(("kind", "optimizer", "options"), CASES,
-                         ids=lambda value: value if isinstance(value, str) else "-".join(value))
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "options"),
+    CASES,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
 def test_weights_are_those_of_one_process(kind, optimizer, options):
     together = train_together(MODELS[kind](), OPTIMIZERS[optimizer](), **options)
     assert_same_on_all_ranks(together.get_weights())
-    assert_same_on_all_ranks([v.numpy() for v in together.optimizer.variables
-                              if "gradient_accumulator" not in v.path])
+    assert_same_on_all_ranks(
+        [v.numpy() for v in together.optimizer.variables if "gradient_accumulator" not in v.path]
+    )
     alone = train_alone(MODELS[kind](), OPTIMIZERS[optimizer](), **options)
     for a, b in zip(together.get_weights(), alone.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
@@ -117,8 +136,15 @@ def test_dropout_masks_differ_and_weights_agree():
     model = mlp(keras.layers.Dropout(0.5), Record())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", run_eagerly=True)
     x, y = joined_data(1, 64, seed=1)
-    model.fit(x, y, batch_size=len(x), epochs=2, shuffle=False, verbose=0,
-              callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    model.fit(
+        x,
+        y,
+        batch_size=len(x),
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
     assert_same_on_all_ranks(model.get_weights())
     masks = everywhere([mask.tobytes() for mask in masked])
     assert len({tuple(mask) for mask in masks}) == hvd.size()
@@ -142,12 +168,18 @@ def test_mixed_precision():
 
 def test_all_callbacks_together(shared_tmp_path):
     model = mlp(keras.layers.BatchNormalization(), build=False)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), "mse",
-                  metrics=["mae"])
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), "mse", metrics=["mae"]
+    )
     x, y = hvd.shard(joined_data(BATCHES, BATCH))
     val = hvd.shard(joined_data(3, 5, seed=1), even=False)
     history = model.fit(
-        x, y, batch_size=BATCH, epochs=4, verbose=0, validation_data=val,
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=4,
+        verbose=0,
+        validation_data=val,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
@@ -156,7 +188,8 @@ def test_all_callbacks_together(shared_tmp_path):
             keras.callbacks.EarlyStopping("val_loss", patience=0, restore_best_weights=True),
             hvd.callbacks.RankZeroModelCheckpoint(shared_tmp_path / "{epoch}.keras"),
             hvd.callbacks.RankZero(keras.callbacks.CSVLogger(str(shared_tmp_path / "log.csv"))),
-        ])
+        ],
+    )
     assert_same_on_all_ranks(model.get_weights())
     assert_same_on_all_ranks([values for _, values in sorted(history.history.items())])
     hvd.barrier("test.all_callbacks")

@@ -14,8 +14,14 @@ def train(model, first, last):
     """The batches `first` to `last - 1` of rank-dependent data."""
     x, y = hvd.shard(joined_data(8, 2))
     rows = slice(first * 2, last * 2)
-    model.fit(x[rows], y[rows], batch_size=2, shuffle=False, verbose=0,
-              callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    model.fit(
+        x[rows],
+        y[rows],
+        batch_size=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )
 
 
 def save_on_rank_zero(model, path):
@@ -41,9 +47,11 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.02),
     "momentum": lambda: keras.optimizers.SGD(0.02, momentum=0.9, use_ema=True),
     "schedule": lambda: keras.optimizers.RMSprop(
-        keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)),
+        keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
+    ),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(0.02, momentum=0.9), initial_scale=8.0, dynamic_growth_steps=3),
+        keras.optimizers.SGD(0.02, momentum=0.9), initial_scale=8.0, dynamic_growth_steps=3
+    ),
 }
 
 

@@ -32,16 +32,32 @@ def test_one_process_trains_as_without_them(tmp_path):
 
     def train(optimizer, callbacks):
         keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.layers.Dense(2), keras.layers.BatchNormalization(),
-                                  keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+        model = keras.Sequential(
+            [
+                keras.layers.Dense(2),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ]
+        )
         model.compile(optimizer, "mse", metrics=["mae"])
-        history = model.fit(x, x[:, :1], batch_size=2, epochs=2, validation_data=(x, x[:, :1]),
-                            callbacks=callbacks, verbose=0, shuffle=False)
+        history = model.fit(
+            x,
+            x[:, :1],
+            batch_size=2,
+            epochs=2,
+            validation_data=(x, x[:, :1]),
+            callbacks=callbacks,
+            verbose=0,
+            shuffle=False,
+        )
         return model, history.history
 
     rates = keras.callbacks.LearningRateScheduler(lambda epoch: [0.25, 0.25][epoch])
-    with_all, logs = train(hvd.DistributedOptimizer(keras.optimizers.SGD(0.25)),
-                           [*all_callbacks(tmp_path)[:3], *all_callbacks(tmp_path)[4:]])
+    with_all, logs = train(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.25)),
+        [*all_callbacks(tmp_path)[:3], *all_callbacks(tmp_path)[4:]],
+    )
     without, expected = train(keras.optimizers.SGD(0.25), [rates])
     for a, b in zip(with_all.get_weights(), without.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -64,27 +80,35 @@ def test_arguments_of_horovod():
     expected = {
         "BroadcastGlobalVariablesCallback": "(root_rank, device='', local_variables=None)",
         "MetricAverageCallback": "(device='')",
-        "LearningRateScheduleCallback":
+        "LearningRateScheduleCallback": (
             "(initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, "
-            "momentum_correction=True, steps_per_epoch=None)",
-        "LearningRateWarmupCallback":
+            "momentum_correction=True, steps_per_epoch=None)"
+        ),
+        "LearningRateWarmupCallback": (
             "(initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, "
-            "verbose=0)",
+            "verbose=0)"
+        ),
     }
     for name, text in expected.items():
         signature = inspect.signature(getattr(hvd.callbacks, name))
-        bare = signature.replace(return_annotation=signature.empty, parameters=[
-            p.replace(annotation=p.empty) for p in signature.parameters.values()])
+        bare = signature.replace(
+            return_annotation=signature.empty,
+            parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
+        )
         assert str(bare) == text
 
 
-@pytest.mark.parametrize("make", [
-    lambda: hvd.callbacks.RankZero(keras.callbacks.CSVLogger("x.csv")),
-    lambda: hvd.callbacks.RankZeroModelCheckpoint("x.keras"),
-    lambda: fit(hvd.callbacks.BroadcastGlobalVariablesCallback(0)),
-    lambda: fit(hvd.callbacks.MetricAverageCallback()),
-    lambda: fit(hvd.callbacks.LearningRateWarmupCallback(0.1)),
-], ids=["RankZero", "Checkpoint", "Broadcast", "MetricAverage", "Warmup"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hvd.callbacks.RankZero(keras.callbacks.CSVLogger("x.csv")),
+        lambda: hvd.callbacks.RankZeroModelCheckpoint("x.keras"),
+        lambda: fit(hvd.callbacks.BroadcastGlobalVariablesCallback(0)),
+        lambda: fit(hvd.callbacks.MetricAverageCallback()),
+        lambda: fit(hvd.callbacks.LearningRateWarmupCallback(0.1)),
+    ],
+    ids=["RankZero", "Checkpoint", "Broadcast", "MetricAverage", "Warmup"],
+)
 def test_without_init(monkeypatch, make):
     monkeypatch.setattr(world, "_settings", None)
     with pytest.raises(hvd.NotInitializedError, match=r"hvd\.init\(\) has not been called"):

@@ -82,8 +82,13 @@ def test_other_kinds_of_arrays():
         def __getitem__(self, column):
             raise KeyError(column)
 
-    data = {"tensor": tf.range(5), "ragged": tf.ragged.constant([[1], [2, 3], [], [4], [5]]),
-            "frame": Frame(), "nothing": None, "list": [np.arange(5), None]}
+    data = {
+        "tensor": tf.range(5),
+        "ragged": tf.ragged.constant([[1], [2, 3], [], [4], [5]]),
+        "frame": Frame(),
+        "nothing": None,
+        "list": [np.arange(5), None],
+    }
     got = shard(data, 1, 2)
     assert got["tensor"].numpy().tolist() == [1, 3]
     assert got["ragged"].to_list() == [[2, 3], [4]]
@@ -92,18 +97,21 @@ def test_other_kinds_of_arrays():
     assert got["list"][0].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize(("data", "error", "message"), [
-    (5, TypeError, "found a int"),
-    ([1, 2, 3], TypeError, "found a int"),
-    ("text", TypeError, "found a str"),
-    (None, TypeError, "got NoneType"),
-    (tf.sparse.from_dense([1, 0]), TypeError, "SparseTensor"),
-    ((tf.data.Dataset.range(2), tf.data.Dataset.range(2)), TypeError, "Dataset.zip"),
-    (tf.constant(1), ValueError, "scalar"),
-    ((np.arange(3), np.arange(4)), ValueError, r"lengths \[3, 4\]"),
-    (np.arange(1), ValueError, "1 elements cannot be divided evenly among 2 ranks"),
-    (tf.data.Dataset.range(1), ValueError, "1 elements cannot be divided evenly among 2 ranks"),
-])
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (5, TypeError, "found a int"),
+        ([1, 2, 3], TypeError, "found a int"),
+        ("text", TypeError, "found a str"),
+        (None, TypeError, "got NoneType"),
+        (tf.sparse.from_dense([1, 0]), TypeError, "SparseTensor"),
+        ((tf.data.Dataset.range(2), tf.data.Dataset.range(2)), TypeError, "Dataset.zip"),
+        (tf.constant(1), ValueError, "scalar"),
+        ((np.arange(3), np.arange(4)), ValueError, r"lengths \[3, 4\]"),
+        (np.arange(1), ValueError, "1 elements cannot be divided evenly among 2 ranks"),
+        (tf.data.Dataset.range(1), ValueError, "1 elements cannot be divided evenly among 2 ranks"),
+    ],
+)
 def test_what_cannot_be_divided(data, error, message):
     with pytest.raises(error, match=message):
         shard(data, 0, 2)
@@ -116,6 +124,7 @@ def test_ranks_that_do_not_exist(rank, size):
 
 
 def test_shuffling_first_is_warned_of():
+    tf.random.set_seed(None)  # another test may have set one
     with pytest.warns(UserWarning, match=r"Call shard\(\) before shuffle\(\)"):
         shard(tf.data.Dataset.range(7).shuffle(3).map(lambda x: x + 1), 0, 2)
     with warnings.catch_warnings():

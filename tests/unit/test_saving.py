@@ -121,8 +121,11 @@ def test_what_dead_processes_left_is_removed(tmp_path):
         os.utime(folder, (then, then))
         return folder
 
-    gone = [leave(f"{host}-{dead.pid}"), leave(f"{host}-{os.getpid()}"),
-            leave("other-host-1", age=2 * 24 * 3600)]
+    gone = [
+        leave(f"{host}-{dead.pid}"),
+        leave(f"{host}-{os.getpid()}"),
+        leave("other-host-1", age=2 * 24 * 3600),
+    ]
     kept = [leave(f"{host}-{os.getppid()}"), leave("other-host-1-2")]
     saving.save_model(Model(), tmp_path / "model.keras")
     assert not any(folder.exists() for folder in gone)

@@ -40,8 +40,9 @@ def _average(pairs: list[tuple[Any, np.ndarray]]) -> None:
     if not pairs:
         return
     flat = np.concatenate([array.ravel().astype(np.float64) for _, array in pairs])
-    mean = np.asarray(collectives.allreduce(
-        flat, op=collectives.Average, name="hvd.callbacks.statistics.mean"))
+    mean = np.asarray(
+        collectives.allreduce(flat, op=collectives.Average, name="hvd.callbacks.statistics.mean")
+    )
     for variable, array in pairs:
-        own, mean = mean[: array.size], mean[array.size:]
+        own, mean = mean[: array.size], mean[array.size :]
         variable.assign(own.reshape(array.shape).astype(array.dtype))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,6 +13,7 @@ import tensorflow as tf
 
 from hvd_keras import objects, world
 from hvd_keras.keras import _peers
+from hvd_keras.keras.callbacks._building import build_from_data, build_without_data
 from hvd_keras.keras.callbacks._statistics import agree_on
 
 __all__ = ["BroadcastGlobalVariablesCallback"]
@@ -82,7 +81,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 f"expected 0 <= root_rank < size = {world.size()}"
             )
         _unwrap_step(self.model)
-        if _build_without_data(self.model):
+        if build_without_data(self.model):
             self._broadcast()
         _wrap_next_step(self.model, self._first_step)
 
@@ -109,7 +108,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         agree_on([v for v in variables if _identity(v) not in self._local_ids], self.root_rank)
 
     def _first_step(self, run_step: Callable, iterator: Any) -> Any:
-        iterator, built = _build_from_data(self.model, iterator)
+        iterator, built = build_from_data(self.model, iterator)
         everywhere = _peers.gather(built, "built")
         if all(everywhere):
             sent = self._broadcast()
@@ -168,8 +167,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _require_all_sent(self, sent: list[Any]) -> None:
         known = {id(variable) for variable in sent}
-        late = [v.path for v in self.model.weights
-                if id(v) not in known and _identity(v) not in self._local_ids]
+        late = [
+            v.path
+            for v in self.model.weights
+            if id(v) not in known and _identity(v) not in self._local_ids
+        ]
         if late:
             raise RuntimeError(
                 f"{len(late)} variables were created during the first training step, too late to "
@@ -246,69 +248,3 @@ def _spread_seeds(
             # Keras keeps seeds in an integer type of the backend's choice; int32 would overflow.
             limit = np.iinfo(state.dtype).max + 1
             variable.assign(np.array([seed % limit, state[1]], dtype=state.dtype))
-
-
-def _all_layers_built(model: keras.Model) -> bool:
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
-    return model.built and all(layer.built for layer in layers)
-
-
-def _build_without_data(model: keras.Model) -> bool:
-    """Builds the optimizers where the model is built; returns whether all variables exist now."""
-    if not _all_layers_built(model):
-        return False
-    main = getattr(model, "optimizer", None)
-    if main is not None and not main.built and type(model).train_step is keras.Model.train_step:
-        # What Keras itself does while it traces the first step.
-        main.build(model.trainable_variables)
-    return all(optimizer.built for optimizer in _peers.optimizers_of(model))
-
-
-def _build_from_data(model: keras.Model, iterator: Any) -> tuple[Any, bool]:
-    """Builds what is not built yet, for the data that ``iterator`` yields.
-
-    Returns:
-        An iterator that yields the same data, and whether the model could be built.
-    """
-    if _build_without_data(model):
-        return iterator, True
-    if not model.run_eagerly:
-        # An error here is one of the user's own step, which would fail in the same way.
-        _trace_step(model, iterator.element_spec)
-        return iterator, True
-    batch = next(iterator)
-    return itertools.chain([batch], iterator), _build_by_calling(model, batch)
-
-
-def _trace_step(model: keras.Model, spec: Any) -> None:
-    """Traces ``train_step`` without running it; like Keras's own tracing it makes all variables."""
-
-    @tf.autograph.experimental.do_not_convert
-    def step(data: Any) -> Any:
-        return model.train_step(_without_optionals(data))
-
-    tf.function(step, autograph=False).get_concrete_function(spec)
-
-
-def _without_optionals(data: Any) -> Any:
-    """Keras passes None through tf.data as an empty Optional, and takes it out again."""
-    return tf.nest.map_structure(
-        lambda item: None if isinstance(item, tf.experimental.Optional) else item, data
-    )
-
-
-def _build_by_calling(model: keras.Model, batch: Any) -> bool:
-    """For ``run_eagerly``: a step that cannot be traced would leave half-made variables behind.
-
-    An optimizer may stay unbuilt. Its slots begin at the same values on all ranks.
-    """
-    if type(model).call is keras.Model.call:
-        return False
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(_without_optionals(batch))
-    takes_training = "training" in inspect.signature(model.call).parameters
-    try:
-        model(x, **({"training": False} if takes_training else {}))
-    except Exception:  # whatever the user's code raises; its own step will raise it again
-        return False
-    _build_without_data(model)
-    return True

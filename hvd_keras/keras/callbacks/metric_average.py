@@ -91,8 +91,10 @@ class _Snapshot:
 
     def layout(self) -> list[tuple]:
         """What must agree among ranks for their states to be added."""
-        return [(v.name, s.shape, str(s.dtype), v.aggregation)
-                for v, s in zip(self.variables, self.state, strict=True)]
+        return [
+            (v.name, s.shape, str(s.dtype), v.aggregation)
+            for v, s in zip(self.variables, self.state, strict=True)
+        ]
 
     def values_for(self, model: keras.Model, state: list[np.ndarray]) -> dict[str, Any]:
         """The metrics' values for another state; the metrics themselves stay as they are."""
@@ -153,8 +155,11 @@ def _average(
 
 def _from_state(logs: dict[str, Any], snapshots: dict[str, _Snapshot]) -> set[str]:
     """The keys whose logged value is the one that follows from the metrics' state."""
-    known = {prefix + name: value for prefix, snapshot in snapshots.items()
-             for name, value in snapshot.values.items()}
+    known = {
+        prefix + name: value
+        for prefix, snapshot in snapshots.items()
+        for name, value in snapshot.values.items()
+    }
     return {key for key, value in logs.items() if key in known and _close(known[key], value)}
 
 
@@ -199,8 +204,16 @@ def _require_same_metrics(peers: list[dict[str, Any]]) -> None:
 def _warn_of_changed_state(
     logs: dict[str, Any], from_state: list[str], snapshots: dict[str, _Snapshot]
 ) -> None:
-    changed = [key for key in logs if key not in from_state and any(
-        prefix + name == key for prefix, snapshot in snapshots.items() for name in snapshot.values)]
+    changed = [
+        key
+        for key in logs
+        if key not in from_state
+        and any(
+            prefix + name == key
+            for prefix, snapshot in snapshots.items()
+            for name in snapshot.values
+        )
+    ]
     if changed:
         warnings.warn(
             f"MetricAverageCallback: the state of {', '.join(changed)} is not the one from which "
@@ -212,11 +225,16 @@ def _warn_of_changed_state(
 
 def _values_of_all(model: keras.Model, snapshots: dict[str, _Snapshot]) -> dict[str, Any]:
     """Each metric's value for the state of all ranks."""
-    states = _reduce([(v.aggregation, state) for snapshot in snapshots.values()
-                      for v, state in zip(snapshot.variables, snapshot.state, strict=True)])
+    states = _reduce(
+        [
+            (v.aggregation, state)
+            for snapshot in snapshots.values()
+            for v, state in zip(snapshot.variables, snapshot.state, strict=True)
+        ]
+    )
     values: dict[str, Any] = {}
     for prefix, snapshot in snapshots.items():
-        own, states = states[: len(snapshot.state)], states[len(snapshot.state):]
+        own, states = states[: len(snapshot.state)], states[len(snapshot.state) :]
         results = snapshot.values_for(model, own)
         values.update({prefix + name: value for name, value in results.items()})
     # Computed everywhere, but one rank's values count: on unlike machines the last bits may differ.
@@ -232,7 +250,7 @@ def _reduce(parts: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
     reduced = []
     for aggregation, array in parts:
         wide = _wide(array)
-        own, total[wide] = total[wide][: array.size], total[wide][array.size:]
+        own, total[wide] = total[wide][: array.size], total[wide][array.size :]
         own = own / world.size() if aggregation == "mean" else own
         reduced.append(own.reshape(array.shape).astype(array.dtype))
     return reduced

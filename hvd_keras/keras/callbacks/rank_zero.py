@@ -20,14 +20,19 @@ _HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith
 # What they do must be done on all ranks.
 _FOR_ALL_RANKS = {
     "it exchanges data with the other ranks": (
-        BroadcastGlobalVariablesCallback, LearningRateScheduleCallback, MetricAverageCallback,
+        BroadcastGlobalVariablesCallback,
+        LearningRateScheduleCallback,
+        MetricAverageCallback,
     ),
     "it stops the training, and the other ranks would wait for rank 0": (
-        keras.callbacks.EarlyStopping, keras.callbacks.TerminateOnNaN,
+        keras.callbacks.EarlyStopping,
+        keras.callbacks.TerminateOnNaN,
     ),
     "it changes how rank 0 trains, and the ranks' weights would differ": (
-        keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau,
-        keras.callbacks.SwapEMAWeights, keras.callbacks.BackupAndRestore,
+        keras.callbacks.LearningRateScheduler,
+        keras.callbacks.ReduceLROnPlateau,
+        keras.callbacks.SwapEMAWeights,
+        keras.callbacks.BackupAndRestore,
     ),
 }
 
