@@ -45,8 +45,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None =
     global _settings
     if process_sets:
         raise not_implemented("hvd.init", "process_sets", process_sets, "leave it out")
-    core = _library.core
-    if core.is_initialized():
+    if is_initialized():
         return
     settings = Settings.from_environment()
     if comm is not None and (
@@ -54,7 +53,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None =
         or list(comm) not in ([], list(range(settings.size)))
     ):
         raise not_implemented("hvd.init", "comm", comm, "leave it out: all ranks take part")
-    core.init(
+    _library.core.init(
         rank=settings.rank,
         size=settings.size,
         local_rank=settings.local_rank,

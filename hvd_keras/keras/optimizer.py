@@ -180,17 +180,29 @@ class DistributedMixin(_Optimizer):
         if not self.hvd_accumulates or self._hvd_reduced:
             super()._backend_apply_gradients(grads, variables)
             return
-        # Not a plain assignment: Keras would track the variables as the optimizer's own.
+        # Not plain assignments: Keras would track the variables as the optimizer's own.
         object.__setattr__(self, "_hvd_accumulated_for", variables)
         try:
+            updates = not tf.executing_eagerly() or self._hvd_is_update_step()
             super()._backend_apply_gradients(grads, variables)
+            if updates and self._hvd_accumulated_for is not None:
+                raise RuntimeError(
+                    f"Keras {keras.__version__} has applied accumulated gradients in a way that "
+                    "this release of hvd_keras does not know, so they were not reduced; leave "
+                    "gradient_accumulation_steps out"
+                )
         finally:
             object.__setattr__(self, "_hvd_accumulated_for", None)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        if self._hvd_accumulated_for is not None:
-            grads = reduce_gradients(grads, self._hvd_accumulated_for, self._hvd_reduction)
+        variables = self._hvd_accumulated_for
+        if variables is not None:
+            grads = reduce_gradients(grads, variables, self._hvd_reduction)
+            object.__setattr__(self, "_hvd_accumulated_for", None)
         return super()._clip_gradients(grads)
+
+    def _hvd_is_update_step(self) -> bool:
+        return (int(self._iterations) + 1) % self.gradient_accumulation_steps == 0
 
 
 def _distributed_class(base: type, reduction: Reduction) -> type:

@@ -15,6 +15,7 @@ from hvd_keras.collectives import (
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
+from hvd_keras.tensorflow.optimizer import DistributedOptimizer
 from hvd_keras.tensorflow.tape import DistributedGradientTape
 from hvd_keras.world import (
     cross_rank,
@@ -32,6 +33,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedGradientTape",
+    "DistributedOptimizer",
     "LibraryError",
     "Max",
     "Min",

@@ -53,6 +53,22 @@ def new_variables():
     ]
 
 
+def embedding_gradient(rank):
+    """Row 1 twice, and one row of the rank's own."""
+    values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) * (rank + 1)
+    return tf.IndexedSlices(values, tf.constant([1, 1, 2 + rank]), tf.constant([8, 2]))
+
+
+def joined_embedding_gradient():
+    """What one process computes for the joined batch: all slices, scaled to its mean."""
+    parts = [embedding_gradient(rank) for rank in range(SIZE)]
+    return tf.IndexedSlices(
+        tf.concat([p.values for p in parts], 0) / SIZE,
+        tf.concat([p.indices for p in parts], 0),
+        tf.constant([8, 2]),
+    )
+
+
 OPTIMIZERS = {
     "SGD": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "Adam": lambda: keras.optimizers.Adam(0.1, amsgrad=True),

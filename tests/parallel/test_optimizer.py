@@ -13,6 +13,8 @@ from optimizer_cases import (
     SIZE,
     assert_same_on_all_ranks,
     collectives,
+    embedding_gradient,
+    joined_embedding_gradient,
     mean_gradients,
     model_gradients,
     new_variables,
@@ -127,27 +129,14 @@ def test_many_buckets(monkeypatch):
 # Sparse gradients.
 
 
-def embedding_gradient(rank):
-    """Row 1 twice, and one row of the rank's own."""
-    values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]) * (rank + 1)
-    return tf.IndexedSlices(values, tf.constant([1, 1, 2 + rank]), tf.constant([8, 2]))
-
-
-def joined_embedding_gradient():
-    """What one process computes for the joined batch: all slices, scaled to its mean."""
-    parts = [embedding_gradient(rank) for rank in range(SIZE)]
-    return tf.IndexedSlices(
-        tf.concat([p.values for p in parts], 0) / SIZE,
-        tf.concat([p.indices for p in parts], 0),
-        tf.constant([8, 2]),
-    )
-
-
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("make", [OPTIMIZERS["SGD"], OPTIMIZERS["Adam"], OPTIMIZERS["clipnorm"]])
 @pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16])
 def test_sparse_gradients_equal_the_joined_batch(make, graph, compression):
-    mine, reference = keras.Variable(np.ones((8, 2))), keras.Variable(np.ones((8, 2)))
+    mine, reference = (
+        keras.Variable(np.ones((8, 2), "float32")),
+        keras.Variable(np.ones((8, 2), "float32")),
+    )
     optimizer = hvd.DistributedOptimizer(make(), compression=compression)
     steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine], graph=graph)
     steps(make(), lambda s: [joined_embedding_gradient()], [reference], graph=graph)
@@ -156,7 +145,10 @@ def test_sparse_gradients_equal_the_joined_batch(make, graph, compression):
 
 
 def test_sparse_as_dense():
-    mine, reference = keras.Variable(np.ones((8, 2))), keras.Variable(np.ones((8, 2)))
+    mine, reference = (
+        keras.Variable(np.ones((8, 2), "float32")),
+        keras.Variable(np.ones((8, 2), "float32")),
+    )
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1), sparse_as_dense=True)
     steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine])
     steps(

@@ -135,6 +135,15 @@ def test_not_an_optimizer():
             hvd.DistributedOptimizer(wrong)
 
 
+def test_the_one_of_horovod_tensorflow():
+    v = keras.Variable([0.0])
+    optimizer = hvd.tensorflow.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    optimizer.apply([tf.constant([RANK + 1.0])], [v])
+    assert float(v[0]) == -sum(range(1, SIZE + 1))
+    with pytest.raises(ValueError, match="use_locking"):
+        hvd.tensorflow.DistributedOptimizer(keras.optimizers.SGD(1.0), use_locking=True)
+
+
 def test_complex_gradients_are_refused():
     with pytest.raises(TypeError, match="complex64, which cannot be reduced"):
         reduce_gradients([tf.constant([1 + 1j], tf.complex64)], [tf.Variable([1 + 1j])])

@@ -11,6 +11,8 @@ from optimizer_cases import (
     SIZE,
     assert_same_on_all_ranks,
     collectives,
+    embedding_gradient,
+    joined_embedding_gradient,
     mean_gradients,
     model_gradients,
     new_variables,
@@ -39,6 +41,31 @@ def test_accumulation_reduces_once_per_update(make, graph):
     assert_same_on_all_ranks(mine)
     for ours, theirs in zip(mine, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_accumulation_of_sparse_gradients(graph):
+    mine, reference = (
+        keras.Variable(np.ones((8, 2), "float32")),
+        keras.Variable(np.ones((8, 2), "float32")),
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1, gradient_accumulation_steps=2))
+    steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine], count=4, graph=graph)
+    dense = tf.convert_to_tensor(joined_embedding_gradient())
+    steps(keras.optimizers.Adam(0.1), lambda s: [dense], [reference], count=2, graph=graph)
+    assert_same_on_all_ranks([mine])
+    np.testing.assert_allclose(mine, reference, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_keras_that_accumulates_in_another_way_is_noticed(graph):
+    class OfTheFuture(keras.optimizers.SGD):
+        def _backend_apply_gradients(self, grads, trainable_variables):
+            self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+    optimizer = hvd.DistributedOptimizer(OfTheFuture(1.0, gradient_accumulation_steps=1 + 1))
+    with pytest.raises(RuntimeError, match="were not reduced"):
+        steps(optimizer, lambda s: [tf.ones([1])], [keras.Variable([0.0])], count=2, graph=graph)
 
 
 def test_accumulation_clips_the_reduced_gradient():

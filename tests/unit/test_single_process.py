@@ -120,6 +120,9 @@ SIGNATURES = {
     "tensorflow.allgather_object": "obj session name",
     "tensorflow.DistributedGradientTape": "gradtape device_dense device_sparse compression "
     "sparse_as_dense op gradient_predivide_factor num_groups groups",
+    "tensorflow.DistributedOptimizer": "optimizer name use_locking device_dense device_sparse "
+    "compression sparse_as_dense backward_passes_per_step op gradient_predivide_factor "
+    "average_aggregated_gradients num_groups groups",
     "keras.DistributedOptimizer": "optimizer name device_dense device_sparse compression "
     "sparse_as_dense gradient_predivide_factor op backward_passes_per_step "
     "average_aggregated_gradients num_groups groups",
