@@ -71,7 +71,7 @@ ifneq ($(BAZEL),)
 	@echo "C++ tests, with Bazel, under the thread sanitizer:"
 	@$(BAZEL_TEST) --config=tsan $(FRAMEWORK_FREE)
 	@echo "C++ tests, with Bazel, under the address and undefined-behaviour sanitizers:"
-	@$(BAZEL_TEST) --config=asan --config=ubsan $(FRAMEWORK_FREE)
+	@$(BAZEL_TEST) --config=asan-ubsan $(FRAMEWORK_FREE)
 else
 	@$(BIN)/python ops/build_native.py test --sanitize thread
 	@$(BIN)/python ops/build_native.py test --sanitize address,undefined
