@@ -52,7 +52,7 @@ def settable_learning_rate(optimizer: Any, user: str) -> tuple[keras.optimizers.
         raise ValueError(
             f"{user} needs a model compiled with a Keras optimizer, found {optimizer!r}"
         )
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise ValueError(f"{user} sets one learning rate, but MultiOptimizer has several")
     rate = optimizer.learning_rate
     if not isinstance(rate, keras.Variable):

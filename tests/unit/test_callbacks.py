@@ -150,5 +150,12 @@ def test_step_that_was_never_run_does_not_stay_wrapped():
     assert not hasattr(model.train_function, "run_step")
 
 
+def test_evaluate_before_anything_is_built():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    callbacks = [hvd.callbacks.MetricAverageCallback()]
+    assert len(model.evaluate(np.ones((2, 1)), np.ones((2, 1)), verbose=0, callbacks=callbacks))
+
+
 def test_values_by_rank():
     assert _peers.by_rank([4, 5, 4]) == "4 on ranks 0, 2; 5 on rank 1"

@@ -51,21 +51,26 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def __init__(self, device: str = "") -> None:
         super().__init__()
         self.device = device
+        self._in_epoch = False
         self._train: _Snapshot | None = None
         self._validation: _Snapshot | None = None
         self._last: dict[str, Any] = {}
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        self._in_epoch = True
         self._train = self._validation = None
 
     # Validation uses the same metric objects as training: fit resets them after on_test_begin.
     def on_test_begin(self, logs: dict | None = None) -> None:
-        self._train = self._train or _Snapshot(self.model)
+        if self._in_epoch:
+            self._train = self._train or _Snapshot(self.model)
 
     def on_test_end(self, logs: dict | None = None) -> None:
-        self._validation = _Snapshot(self.model)
+        if self._in_epoch:
+            self._validation = _Snapshot(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        self._in_epoch = False
         if logs is None or world.size() == 1:
             return
         train = self._train or _Snapshot(self.model)
@@ -92,7 +97,7 @@ class _Snapshot:
     def layout(self) -> list[tuple]:
         """What must agree among ranks for their states to be added."""
         return [
-            (v.name, s.shape, str(s.dtype), v.aggregation)
+            (v.name, s.shape, str(s.dtype), _aggregation(v))
             for v, s in zip(self.variables, self.state, strict=True)
         ]
 
@@ -104,6 +109,11 @@ class _Snapshot:
             return _current_values(model)
         finally:
             _assign(self.variables, before)
+
+
+def _aggregation(variable: Any) -> str:
+    # Older releases of Keras 3 do not say, and their metrics add.
+    return getattr(variable, "aggregation", "sum")
 
 
 def _metric_variables(model: keras.Model) -> list[Any]:
@@ -227,7 +237,7 @@ def _values_of_all(model: keras.Model, snapshots: dict[str, _Snapshot]) -> dict[
     """Each metric's value for the state of all ranks."""
     states = _reduce(
         [
-            (v.aggregation, state)
+            (_aggregation(v), state)
             for snapshot in snapshots.values()
             for v, state in zip(snapshot.variables, snapshot.state, strict=True)
         ]

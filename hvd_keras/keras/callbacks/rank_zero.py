@@ -17,23 +17,26 @@ __all__ = ["RankZero"]
 
 _HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
 
+_ON_ALL_RANKS = "Use it on all ranks, without RankZero, after MetricAverageCallback"
+_OWN_FOLDER = "Use it on all ranks, each with a folder of its own: f'backup/{hvd.rank()}'"
+
 # What they do must be done on all ranks.
-_FOR_ALL_RANKS = {
-    "it exchanges data with the other ranks": (
+_FOR_ALL_RANKS: dict[str, tuple[type | None, ...]] = {
+    f"it exchanges data with the other ranks. {_ON_ALL_RANKS}": (
         BroadcastGlobalVariablesCallback,
         LearningRateScheduleCallback,
         MetricAverageCallback,
     ),
-    "it stops the training, and the other ranks would wait for rank 0": (
+    f"it stops the training, and the other ranks would wait for rank 0. {_ON_ALL_RANKS}": (
         keras.callbacks.EarlyStopping,
         keras.callbacks.TerminateOnNaN,
     ),
-    "it changes how rank 0 trains, and the ranks' weights would differ": (
+    f"it changes how rank 0 trains, and the ranks' weights would differ. {_ON_ALL_RANKS}": (
         keras.callbacks.LearningRateScheduler,
         keras.callbacks.ReduceLROnPlateau,
-        keras.callbacks.SwapEMAWeights,
-        keras.callbacks.BackupAndRestore,
+        getattr(keras.callbacks, "SwapEMAWeights", None),  # not in the first releases of Keras 3
     ),
+    f"only rank 0 would resume where it was. {_OWN_FOLDER}": (keras.callbacks.BackupAndRestore,),
 }
 
 
@@ -64,11 +67,8 @@ class RankZero(keras.callbacks.Callback):
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"RankZero expects a keras.callbacks.Callback, got {callback!r}")
         for reason, classes in _FOR_ALL_RANKS.items():
-            if isinstance(callback, classes):
-                raise ValueError(
-                    f"RankZero({type(callback).__name__}): {reason}. Use it on all ranks, without "
-                    "RankZero, after MetricAverageCallback"
-                )
+            if isinstance(callback, tuple(cls for cls in classes if cls is not None)):
+                raise ValueError(f"RankZero({type(callback).__name__}): {reason}")
         self.callback = callback
         self._is_active = world.rank() == 0
         if self._is_active:
