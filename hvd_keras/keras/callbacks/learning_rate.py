@@ -143,7 +143,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _catch_up(self, end_epoch: int) -> None:
         """Sets the rate these epochs end with, unless it was restored, or a later one set."""
         optimizer, _ = self._optimizer()
-        is_restored = int(optimizer.iterations) > 0
+        is_restored = int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0
         if not is_restored and end_epoch > max(self.start_epoch, _caught_up.get(optimizer, 0)):
             _caught_up[optimizer] = end_epoch
             self._set_last_rate(end_epoch)
