@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_keras.launch import environment
+from hvd_keras.launch.compat import require_alias_is_seen
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.hosts import check_hosts, parse_hosts
 from hvd_keras.launch.job import PASSED_ON
@@ -49,6 +50,9 @@ def _run(arguments: Sequence[str]) -> int:
     if parsed.hosts is not None:
         check_hosts(parse_hosts(parsed.hosts), parsed.num_proc)
     env = {**environment.current_environment(), **variables(parsed)}
+    if parsed.compat:
+        require_alias_is_seen(command, os.getcwd())
+        env = environment.with_alias(env)
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is someone to pass them to
     job = start(command, parsed.num_proc, env=env, **_job_options(parsed))
     _pass_signals_on(job)

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 IDENTITY = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "SEGMENT")
+IDENTITY_VARIABLES = tuple(f"HVD_{name}" for name in IDENTITY)
 
 # What decides how many threads a process computes with. TensorFlow reads the first, OpenMP
 # libraries (oneDNN, OpenBLAS, MKL) the second.
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
+
+# Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
+ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
+ALIAS_VARIABLE = "HVD_COMPAT"
 
 
 def current_environment() -> dict[str, str]:
@@ -28,6 +34,31 @@ def without_identity(env: Mapping[str, str]) -> dict[str, str]:
     """
     identity = {f"{prefix}_{name}" for name in IDENTITY for prefix in ("HVD", "HOROVOD")}
     return {name: value for name, value in env.items() if name not in identity}
+
+
+def with_alias(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` for processes in which ``import horovod`` gives hvd_keras (see hvd_keras.compat)."""
+    before = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [ALIAS_FOLDER, *(path for path in before if path != ALIAS_FOLDER)]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths), ALIAS_VARIABLE: "1"}
+
+
+def put_alias_first() -> None:
+    """Makes the processes that this one starts use the alias."""
+    env = with_alias(os.environ)
+    identity = {name: env[name] for name in IDENTITY_VARIABLES if name in env}
+    os.environ.update({**horovod_identity(env, identity), **env})
+
+
+def horovod_identity(env: Mapping[str, str], identity: Mapping[str, str]) -> dict[str, str]:
+    """The identity under the names that Horovod scripts read, where they use the alias."""
+    if env.get(ALIAS_VARIABLE) != "1":
+        return {}
+    return {
+        name.replace("HVD_", "HOROVOD_", 1): value
+        for name, value in identity.items()
+        if not name.endswith("_SEGMENT")
+    }
 
 
 def thread_hints(env: Mapping[str, str], ranks_on_host: int, cores: int) -> dict[str, str]:
@@ -72,5 +103,7 @@ def rank_environment(
     result.update(thread_hints(result, size, cores))
     # A pipe makes Python buffer whole blocks: lines would come late, and be lost at a kill.
     result.setdefault("PYTHONUNBUFFERED", "1")
-    result.update(rank_identity(rank, size, segment))
+    identity = rank_identity(rank, size, segment)
+    result.update(identity)
+    result.update(horovod_identity(env, identity))
     return result

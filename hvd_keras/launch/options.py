@@ -81,6 +81,11 @@ _GRACE = (
 
 OPTIONS = (
     Option("general", ("-np", "--num-proc"), "number of ranks to start", positive_int, "N"),
+    Option(
+        "general",
+        ("--compat",),
+        'run an unmodified Horovod script: "import horovod" gives hvd_keras in the ranks',
+    ),
     Option("general", ("--verbose",), "say what is started, and with which settings"),
     Option(
         "general", ("-cb", "--check-build"), "say what this installation was built for, and end"

@@ -36,7 +36,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         optimizer: the one to wrap.
         name: the wrapper's name; None for "Distributed" and the class of ``optimizer``.
         use_locking: taken for compatibility; the wrapped optimizer's own setting counts.
-        reduction: how gradients are reduced.
+        reduction: how gradients are reduced; None for their average.
         backward_passes_per_step: k, 1 or more.
         average_aggregated_gradients: divide the sum of k gradients by k.
         scale_local_gradients: divide the gradients of variables that ``register_local_var`` was
@@ -52,7 +52,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         optimizer: tf.compat.v1.train.Optimizer,
         name: str | None = None,
         use_locking: bool = False,
-        reduction: Reduction = Reduction(),
+        reduction: Reduction | None = None,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         scale_local_gradients: bool = True,
@@ -63,7 +63,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
             name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking
         )
         self._optimizer = optimizer
-        self._reduction = reduction
+        self._reduction = reduction or Reduction()
         self._passes = int(backward_passes_per_step)
         self._average_passes = average_aggregated_gradients
         self._scale_local = scale_local_gradients

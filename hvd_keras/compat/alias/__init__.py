@@ -1,0 +1,1 @@
+"""Holds the package ``horovod``; see hvd_keras.compat."""
