@@ -3,6 +3,9 @@
 from . import keras as keras
 from . import tensorflow as tensorflow
 from .collectives import (
+    Adasum as Adasum,
+)
+from .collectives import (
     Average as Average,
 )
 from .collectives import (
@@ -24,13 +27,43 @@ from .collectives import (
     allreduce as allreduce,
 )
 from .collectives import (
+    alltoall as alltoall,
+)
+from .collectives import (
     barrier as barrier,
 )
 from .collectives import (
     broadcast as broadcast,
 )
 from .collectives import (
+    grouped_allgather as grouped_allgather,
+)
+from .collectives import (
     grouped_allreduce as grouped_allreduce,
+)
+from .collectives import (
+    grouped_reducescatter as grouped_reducescatter,
+)
+from .collectives import (
+    join as join,
+)
+from .collectives import (
+    local_rank_op as local_rank_op,
+)
+from .collectives import (
+    local_size_op as local_size_op,
+)
+from .collectives import (
+    process_set_included_op as process_set_included_op,
+)
+from .collectives import (
+    rank_op as rank_op,
+)
+from .collectives import (
+    reducescatter as reducescatter,
+)
+from .collectives import (
+    size_op as size_op,
 )
 from .compression import Compression as Compression
 from .errors import (
@@ -47,10 +80,28 @@ from .objects import (
     allgather_object as allgather_object,
 )
 from .objects import (
+    broadcast_ as broadcast_,
+)
+from .objects import (
     broadcast_object as broadcast_object,
 )
 from .objects import (
+    broadcast_object_fn as broadcast_object_fn,
+)
+from .objects import (
     broadcast_variables as broadcast_variables,
+)
+from .process_sets import (
+    ProcessSet as ProcessSet,
+)
+from .process_sets import (
+    add_process_set as add_process_set,
+)
+from .process_sets import (
+    global_process_set as global_process_set,
+)
+from .process_sets import (
+    remove_process_set as remove_process_set,
 )
 from .tensorflow.tape import DistributedGradientTape as DistributedGradientTape
 from .world import (

@@ -8,7 +8,7 @@ one job exchange pickles.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -17,21 +17,35 @@ from hvd_keras import _library, world
 from hvd_keras.buckets import Piece, make_buckets
 from hvd_keras.naming import collective_name
 from hvd_keras.op_calls import TYPES, broadcast_tensors
+from hvd_keras.process_sets import ProcessSet, global_process_set, resolve
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_variables"]
+__all__ = [
+    "allgather_object",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
 
 # How a message begins: the object's pickle follows, or why it cannot be pickled.
 _PICKLED, _FAILED = b"p", b"f"
 
 
 @tf.autograph.experimental.do_not_convert
-def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operation | None:
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> tf.Operation | None:
     """Gives every rank the values that the variables have on ``root_rank``.
 
     Args:
         variables: ``tf.Variable`` or ``keras.Variable`` objects (or a nested structure of them) of
             any type of fixed width; the same shapes and types in the same order on every rank.
         root_rank: the rank whose values are taken.
+        process_set: the ranks that take part; this one has to be among them.
+        inplace: of no effect; there for Horovod's scripts. The variables are assigned either way.
 
     Returns:
         None in eager code and in ``tf.function``; the operation to run in a ``tf.compat.v1`` graph.
@@ -41,7 +55,9 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
         ValueError: a variable is not built yet, so it has no value.
         tf.errors.InvalidArgumentError: the ranks' variables do not fit together.
     """
+    del inplace
     settings = world.require_initialized("hvd.broadcast_variables()")
+    set_id = resolve(process_set, "hvd.broadcast_variables()")
     targets = [_tf_variable(variable) for variable in tf.nest.flatten(list(variables))]
     values = [_as_movable(tf.convert_to_tensor(target)) for target in targets]
     pieces = [Piece(i, value.dtype.name, _nbytes(value)) for i, value in enumerate(values)]
@@ -49,7 +65,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
     assigned = []
     for number, bucket in enumerate(make_buckets(pieces, settings.fusion_threshold)):
         received = broadcast_tensors(
-            [values[piece.position] for piece in bucket], root_rank, f"{base}.{number}"
+            [values[piece.position] for piece in bucket], root_rank, f"{base}.{number}", set_id
         )
         for piece, value in zip(bucket, received, strict=True):
             target = targets[piece.position]
@@ -59,9 +75,36 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> tf.Operatio
     return tf.group(*assigned)
 
 
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """``broadcast_variables``, under its other name in Horovod; returns the variables."""
+    del name
+    variables = list(variables)
+    broadcast_variables(variables, root_rank, process_set)
+    return variables
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Returns a function that broadcasts the object it is called with; see ``broadcast_object``."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
 @tf.autograph.experimental.do_not_convert
 def broadcast_object(
-    obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Returns, on every rank, the object of ``root_rank``, pickled and unpickled.
 
@@ -71,6 +114,7 @@ def broadcast_object(
         session: Horovod needs one in TF1 scripts; here objects do not pass through a graph, so it
             makes no difference.
         name: the same on all ranks.
+        process_set: the ranks that take part; this one has to be among them.
 
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.
@@ -78,18 +122,25 @@ def broadcast_object(
     """
     del session
     world.require_initialized("hvd.broadcast_object()")
-    _check_root(root_rank, "hvd.broadcast_object()")
+    set_id = resolve(process_set, "hvd.broadcast_object()")
+    _check_root(root_rank, process_set, "hvd.broadcast_object()")
     message = _pack(obj) if world.rank() == root_rank else b""
-    received = _library.core.broadcast_bytes(message, root_rank, name or "broadcast_object")
+    received = _library.core.broadcast_bytes(message, root_rank, name or "broadcast_object", set_id)
     return _unpack(received, root_rank)
 
 
 @tf.autograph.experimental.do_not_convert
-def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
     """Returns the objects of all ranks, in the order of the ranks; otherwise as above."""
     del session
     world.require_initialized("hvd.allgather_object()")
-    messages = _library.core.allgather_bytes(_pack(obj), name or "allgather_object")
+    set_id = resolve(process_set, "hvd.allgather_object()")
+    messages = _library.core.allgather_bytes(_pack(obj), name or "allgather_object", set_id)
     return [_unpack(message, rank) for rank, message in enumerate(messages)]
 
 
@@ -110,10 +161,10 @@ def _unpack(message: bytes, rank: int) -> Any:
     return pickle.loads(memoryview(message)[1:])
 
 
-def _check_root(root_rank: int, caller: str) -> None:
-    if not 0 <= root_rank < world.size():
+def _check_root(root_rank: int, process_set: ProcessSet, caller: str) -> None:
+    if root_rank not in process_set.ranks:
         raise ValueError(
-            f"{caller}: root_rank {root_rank} does not exist; expected 0 to {world.size() - 1}"
+            f"{caller}: root_rank {root_rank} does not exist; expected one of {process_set.ranks}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import _library, op_gradients, world
+from hvd_keras import _library, op_gradients
 from hvd_keras.graph_order import check_place, run_independently
 from hvd_keras.naming import node_name
 
@@ -23,15 +23,19 @@ __all__ = [
     "Max",
     "Min",
     "Product",
+    "Adasum",
     "ReduceOp",
     "Sum",
     "allgather_tensors",
     "allreduce_slices",
     "allreduce_tensors",
+    "alltoall_tensor",
     "barrier",
     "broadcast_tensors",
     "by_type",
     "device_scope",
+    "join",
+    "reducescatter_tensors",
     "to_tensor",
 ]
 
@@ -39,13 +43,14 @@ op_gradients.register()
 
 
 class ReduceOp(enum.Enum):
-    """How the ranks' tensors are combined, element by element."""
+    """How the ranks' tensors are combined: element by element, but for Adasum."""
 
     AVERAGE = "average"
     SUM = "sum"
     MIN = "min"
     MAX = "max"
     PRODUCT = "product"
+    ADASUM = "adasum"
 
     def __repr__(self) -> str:
         return f"hvd.{self.name.capitalize()}"
@@ -56,6 +61,7 @@ Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM
 
 TYPES = frozenset(
     {
@@ -82,6 +88,7 @@ def allreduce_tensors(
     prescale: float,
     postscale: float,
     name: str,
+    process_set: int = 0,
     node: str | None = None,
 ) -> list[tf.Tensor]:
     """One allreduce operation, of tensors of one type; ``name`` is used as it is."""
@@ -93,13 +100,56 @@ def allreduce_tensors(
             reduce_op=op.value,
             prescale_bits=_bits(prescale),
             postscale_bits=_bits(postscale),
-            process_set=0,
+            process_set=process_set,
             name=node_name(node or name),
         )
     )
 
 
-def broadcast_tensors(tensors: Sequence[tf.Tensor], root_rank: int, name: str) -> list[tf.Tensor]:
+def reducescatter_tensors(
+    tensors: Sequence[tf.Tensor],
+    op: ReduceOp,
+    prescale: float,
+    postscale: float,
+    name: str,
+    process_set: int = 0,
+) -> list[tf.Tensor]:
+    """One reducescatter operation, of tensors of one type; ``name`` is used as it is."""
+    check_place(name)
+    return run_independently(
+        _library.ops.hvd_reducescatter(
+            list(tensors),
+            tensor_name=name,
+            reduce_op=op.value,
+            prescale_bits=_bits(prescale),
+            postscale_bits=_bits(postscale),
+            process_set=process_set,
+            name=node_name(name),
+        )
+    )
+
+
+def alltoall_tensor(
+    tensor: tf.Tensor, splits: tf.Tensor, name: str, process_set: int = 0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One alltoall operation; returns what came, and how many rows from each rank (int64)."""
+    check_place(name)
+    output, received = _library.ops.hvd_alltoall(
+        tensor, splits, tensor_name=name, process_set=process_set, name=node_name(name)
+    )
+    run_independently([output])
+    return output, received
+
+
+def join(name: str, process_set: int = 0) -> tf.Tensor:
+    """One join operation; it keeps its place among a function's side effects."""
+    check_place(name)
+    return _library.ops.hvd_join(tensor_name=name, process_set=process_set, name=node_name(name))
+
+
+def broadcast_tensors(
+    tensors: Sequence[tf.Tensor], root_rank: int, name: str, process_set: int = 0
+) -> list[tf.Tensor]:
     """One broadcast operation, of tensors of one type; ``name`` is used as it is."""
     if isinstance(root_rank, bool) or int(root_rank) != root_rank:
         raise TypeError(f"root_rank={root_rank!r} is not a rank; expected an integer")
@@ -109,7 +159,7 @@ def broadcast_tensors(tensors: Sequence[tf.Tensor], root_rank: int, name: str) -
             list(tensors),
             tensor_name=name,
             root_rank=int(root_rank),
-            process_set=0,
+            process_set=process_set,
             name=node_name(name),
         )
     )
@@ -121,6 +171,7 @@ def allreduce_slices(
     compression: Any,
     scale: float,
     name: str,
+    process_set: int = 0,
 ) -> list[tf.IndexedSlices]:
     """Joins the slices of all ranks: one allgather of the values and one of the indices per type.
 
@@ -133,35 +184,44 @@ def allreduce_slices(
             "convert them with tf.convert_to_tensor() first"
         )
     sent = [compression.compress(to_tensor(s.values, name)) for s in slices]
-    values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values")
-    indices = _gather_by_type([s.indices for s in slices], f"{name}.indices")
+    if not slices:
+        return []
+    values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values", process_set)
+    # Who takes part is known when the operation runs only, since ranks may have joined.
+    one = tf.ones([1], slices[0].indices.dtype)
+    *indices, ones = _gather_by_type(
+        [*(s.indices for s in slices), one], f"{name}.indices", process_set
+    )
+    contributors = tf.size(ones)
     results = []
     for original, value, index, (_, context) in zip(slices, values, indices, sent, strict=True):
         value = compression.decompress(value, context)
         if op is Average:
             divide = tf.truncatediv if value.dtype.is_integer else tf.divide
-            value = divide(value, tf.cast(world.size(), value.dtype))
+            value = divide(value, tf.cast(contributors, value.dtype))
         if scale != 1.0:
             value = value * tf.cast(scale, value.dtype)
         results.append(tf.IndexedSlices(value, index, original.dense_shape))
     return results
 
 
-def allgather_tensors(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+def allgather_tensors(
+    tensors: Sequence[tf.Tensor], name: str, process_set: int = 0
+) -> list[tf.Tensor]:
     """One allgather operation, of tensors of one type; ``name`` is used as it is."""
     check_place(name)
     return run_independently(
         _library.ops.hvd_allgather(
-            list(tensors), tensor_name=name, process_set=0, name=node_name(name)
+            list(tensors), tensor_name=name, process_set=process_set, name=node_name(name)
         )
     )
 
 
-def _gather_by_type(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+def _gather_by_type(tensors: Sequence[tf.Tensor], name: str, process_set: int) -> list[tf.Tensor]:
     results: list[Any] = [None] * len(tensors)
     for number, members in enumerate(by_type(tensors)):
         full_name = f"{name}.{number}" if number else name
-        outputs = allgather_tensors([tensors[i] for i in members], full_name)
+        outputs = allgather_tensors([tensors[i] for i in members], full_name, process_set)
         for i, output in zip(members, outputs, strict=True):
             results[i] = output
     return results
@@ -199,7 +259,7 @@ def device_scope(device: str) -> contextlib.AbstractContextManager:
     return tf.device(device) if device else contextlib.nullcontext()
 
 
-def barrier(name: str) -> tf.Operation | None:
+def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
     """One barrier operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_barrier(tensor_name=name, process_set=0, name=node_name(name))
+    return _library.ops.hvd_barrier(tensor_name=name, process_set=process_set, name=node_name(name))

@@ -10,6 +10,8 @@ per element of the output on each of N ranks that makes
                0 elsewhere
     allgather  N: the ranks' gradients for this rank's slices, added up
     broadcast  N at the root, 0 on the other ranks
+    reducescatter  of Sum 1 and of Average 1/N: each element is in the output of one rank
+    alltoall   1: the gradients go back the way that the rows came
 
 Scaling factors multiply it. The gradient of Product, and of Min and Max with scaling factors, is
 not defined: asking for it raises ``LookupError``. Gradients are computed with collectives of their
@@ -37,6 +39,12 @@ def register() -> None:
     tf.RegisterGradient("HvdAllreduce")(_allreduce_gradient)
     tf.RegisterGradient("HvdAllgather")(_allgather_gradient)
     tf.RegisterGradient("HvdBroadcast")(_broadcast_gradient)
+    tf.RegisterGradient("HvdReducescatter")(_reducescatter_gradient)
+    tf.RegisterGradient("HvdAlltoall")(_alltoall_gradient)
+    # Constants, as far as a loss is concerned.
+    for kind in ("HvdJoin", "HvdRank", "HvdSize", "HvdLocalRank", "HvdLocalSize"):
+        tf.no_gradient(kind)
+    tf.no_gradient("HvdProcessSetIncluded")
 
 
 def _allreduce_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
@@ -45,10 +53,11 @@ def _allreduce_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
         # With scaling factors and division being linear, the same operation gives the gradient:
         # for Average the sum over ranks of upstream / N.
         return _allreduce(op, upstream, reduce_op)
-    if reduce_op == "product":
+    if reduce_op in ("product", "adasum"):
+        remedy = "; use tf.reduce_prod of hvd.allgather, which has one" * (reduce_op == "product")
         raise LookupError(
-            f"The gradient of hvd.allreduce(op=hvd.Product), name {_name(op)!r}, is not defined; "
-            "use tf.reduce_prod of hvd.allgather, which has one"
+            f"The gradient of hvd.allreduce(op=hvd.{reduce_op.capitalize()}), name "
+            f"{_name(op)!r}, is not defined{remedy}"
         )
     if _scaled(op):
         raise LookupError(
@@ -76,7 +85,8 @@ def _allgather_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
         process_set=_process_set(op),
         name=node_name(name),
     )
-    starts = tf.reduce_sum(all_rows[: _library.core.rank()], axis=0)
+    ranks = _library.core.process_set_ranks(_process_set(op))
+    starts = tf.reduce_sum(all_rows[: ranks.index(_library.core.rank())], axis=0)
     totals = _allreduce(op, upstream, "sum")
     gradients = []
     for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
@@ -92,6 +102,43 @@ def _broadcast_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
     # Not used here, but the root waits for it: a TF1 session runs only what something depends on.
     with tf.control_dependencies(totals):
         return [tf.zeros_like(total) for total in totals]
+
+
+def _reducescatter_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
+    reduce_op = _text(op.get_attr("reduce_op"))
+    if reduce_op not in ("sum", "average"):
+        raise LookupError(
+            f"The gradient of hvd.reducescatter(op=hvd.{reduce_op.capitalize()}), name "
+            f"{_name(op)!r}, is not defined; use hvd.allreduce and take this rank's rows of it"
+        )
+    tensors = [tf.convert_to_tensor(tensor) for tensor in upstream]
+    one = tf.ones([1], tensors[0].dtype)  # from each rank that takes part: who they are, is counted
+    name = _gradient_name(op)
+    *gathered, ones = _library.ops.hvd_allgather(
+        [*tensors, one], tensor_name=name, process_set=_process_set(op), name=node_name(name)
+    )
+    factor = _factor(op, "prescale_bits") * _factor(op, "postscale_bits")
+    scale = tf.cast(factor, one.dtype)
+    if reduce_op == "average":
+        scale = scale / tf.cast(tf.size(ones), one.dtype)
+    return [
+        tf.ensure_shape(gradient * scale, x.shape)
+        for gradient, x in zip(gathered, op.inputs, strict=True)
+    ]
+
+
+def _alltoall_gradient(
+    op: tf.Operation, upstream: Any, _received_splits: Any
+) -> tuple[tf.Tensor, None]:
+    name = _gradient_name(op)
+    gradient, _ = _library.ops.hvd_alltoall(
+        tf.convert_to_tensor(upstream),
+        op.outputs[1],
+        tensor_name=name,
+        process_set=_process_set(op),
+        name=node_name(name),
+    )
+    return tf.ensure_shape(gradient, op.inputs[0].shape), None
 
 
 def _allreduce(op: tf.Operation, tensors: Sequence[Any], reduce_op: str) -> list[tf.Tensor]:
@@ -110,10 +157,11 @@ def _allreduce(op: tf.Operation, tensors: Sequence[Any], reduce_op: str) -> list
 
 
 def _scaled(op: tf.Operation) -> bool:
-    return any(
-        struct.unpack("<d", struct.pack("<q", op.get_attr(attribute)))[0] != 1.0
-        for attribute in ("prescale_bits", "postscale_bits")
-    )
+    return _factor(op, "prescale_bits") != 1.0 or _factor(op, "postscale_bits") != 1.0
+
+
+def _factor(op: tf.Operation, attribute: str) -> float:
+    return struct.unpack("<d", struct.pack("<q", op.get_attr(attribute)))[0]
 
 
 def _gradient_name(op: tf.Operation, part: str = "") -> str:

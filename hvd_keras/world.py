@@ -25,7 +25,7 @@ __all__ = [
 _settings: Settings | None = None
 
 
-def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None = None) -> None:
+def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
     """Meets the other ranks. Call it once, at the start of the script.
 
     The launcher ``hvdrun`` says, through the environment, who they are; without it this process is
@@ -34,7 +34,8 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None =
 
     Args:
         comm: None for all processes that the launcher started.
-        process_sets: None, or an empty list.
+        process_sets: ``hvd.ProcessSet`` objects to add, the same ones in the same order on every
+            rank. More can be added later, so that Horovod's "dynamic" means the same as None.
 
     Raises:
         ValueError: an environment variable is wrong, or an argument is not supported.
@@ -43,8 +44,6 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None =
             seconds; the message names those that are missing.
     """
     global _settings
-    if process_sets:
-        raise not_implemented("hvd.init", "process_sets", process_sets, "leave it out")
     if is_initialized():
         return
     settings = Settings.from_environment()
@@ -67,6 +66,11 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[Any] | None =
     )
     _settings = settings
     atexit.register(shutdown)
+    if process_sets is not None and not isinstance(process_sets, str):
+        from hvd_keras.process_sets import add_process_set  # which needs this module
+
+        for process_set in process_sets:
+            add_process_set(process_set)
 
 
 def shutdown() -> None:
@@ -75,7 +79,10 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
     if _settings is None:
         return
+    from hvd_keras.process_sets import forget_all  # which needs this module
+
     _settings = None
+    forget_all()
     _library.core.shutdown()
 
 

@@ -11,12 +11,28 @@ from typing import Any
 import tensorflow as _tf
 
 from hvd_keras import collectives as _collectives
-from hvd_keras.collectives import Average, Max, Min, Product, ReduceOp, Sum, barrier
+from hvd_keras.collectives import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    barrier,
+    join,
+)
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.keras.loss_scale import install as _install
 from hvd_keras.keras.optimizer import DistributedOptimizer
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
+from hvd_keras.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from hvd_keras.tensorflow.tape import DistributedGradientTape
 from hvd_keras.world import (
     cross_rank,
@@ -31,6 +47,13 @@ from hvd_keras.world import (
 )
 
 __all__ = [
+    "Adasum",
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "join",
+    "reducescatter",
+    "remove_process_set",
     "Average",
     "Compression",
     "DistributedGradientTape",
@@ -97,6 +120,12 @@ def allgather(value: Any, name: str | None = None) -> _tf.Tensor:
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> _tf.Tensor:
     """``hvd_keras.broadcast``."""
     return _collectives.broadcast(value, root_rank, name)
+
+
+@_tf.autograph.experimental.do_not_convert
+def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> _tf.Tensor:
+    """``hvd_keras.reducescatter``."""
+    return _collectives.reducescatter(value, op=op, name=name)
 
 
 _LAZY = {"callbacks": ".callbacks", "load_model": ".saving", "shard": ".data"}

@@ -1,6 +1,7 @@
 """The names for scripts that use TensorFlow's own training loops, as in ``horovod.tensorflow``."""
 
 from hvd_keras.collectives import (
+    Adasum,
     Average,
     Max,
     Min,
@@ -8,13 +9,35 @@ from hvd_keras.collectives import (
     Sum,
     allgather,
     allreduce,
+    alltoall,
     barrier,
     broadcast,
+    grouped_allgather,
     grouped_allreduce,
+    grouped_reducescatter,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    reducescatter,
+    size_op,
 )
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
-from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
+from hvd_keras.objects import (
+    allgather_object,
+    broadcast_,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from hvd_keras.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from hvd_keras.tensorflow.optimizer import DistributedOptimizer
 from hvd_keras.tensorflow.tape import DistributedGradientTape
 from hvd_keras.world import (
@@ -30,6 +53,23 @@ from hvd_keras.world import (
 )
 
 __all__ = [
+    "Adasum",
+    "ProcessSet",
+    "add_process_set",
+    "alltoall",
+    "broadcast_",
+    "broadcast_object_fn",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_reducescatter",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "size_op",
     "Average",
     "Compression",
     "DistributedGradientTape",

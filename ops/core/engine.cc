@@ -1,6 +1,7 @@
 #include "ops/core/engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -23,9 +24,29 @@ Engine::Engine(int rank, int size, CommunicatorFactory make_communicator,
 
 Engine::~Engine() { Shutdown(); }
 
+std::string Engine::OccurrenceName(const Request& request) {
+  return std::to_string(request.process_set) + "/" + request.name;
+}
+
+void Engine::ForgetOccurrences(int32_t process_set) {
+  const std::string prefix = std::to_string(process_set) + "/";
+  for (auto it = occurrences_.begin(); it != occurrences_.end();) {
+    it = it->first.compare(0, prefix.size(), prefix) == 0 ? occurrences_.erase(it) : std::next(it);
+  }
+}
+
+void Engine::Recount(const Assignment& assignment) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Request& request = *assignment.request;
+  if (assignment.verdict == Assignment::Verdict::kFailed) {
+    --occurrences_[OccurrenceName(request)];
+  } else if (request.kind == CollectiveKind::kJoin) {
+    ForgetOccurrences(request.process_set);
+  }
+}
+
 MatchKey Engine::NextKey(const Request& request) {
-  const uint64_t occurrence =
-      occurrences_[std::to_string(request.process_set) + "/" + request.name]++;
+  const uint64_t occurrence = occurrences_[OccurrenceName(request)]++;
   uint64_t h = HashMix(static_cast<uint64_t>(request.process_set), occurrence);
   return {HashString(h, request.name), HashString(~h, request.name)};
 }
@@ -54,6 +75,7 @@ Status Engine::RemoveProcessSet(int32_t id) {
   if (sets_.erase(id) == 0) {
     return InvalidArgument("process set " + std::to_string(id) + " does not exist");
   }
+  ForgetOccurrences(id);  // the number may be given again, to other ranks
   return Status::Ok();
 }
 
@@ -112,6 +134,7 @@ void Engine::Finish(Assignment assignment, const Status& status) {
   if (!status.ok()) stats_.failures.fetch_add(1, std::memory_order_relaxed);
   // The place on the board first: `done` may lead to the next request at once.
   scheduler_->Complete(assignment.handle);
+  Recount(assignment);
   assignment.request->done(status);
 }
 

@@ -71,6 +71,11 @@ class Engine {
   Status Execute(const Assignment& assignment);
   Communicator* CommunicatorOf(const std::vector<int>& ranks);
   MatchKey NextKey(const Request& request);
+  static std::string OccurrenceName(const Request& request);
+  // Makes the ranks count alike again where some made calls in which others took no part: starts
+  // anew after a join, and takes back calls that could not complete.
+  void Recount(const Assignment& assignment);
+  void ForgetOccurrences(int32_t process_set);
 
   const int rank_;
   const int size_;

@@ -260,6 +260,9 @@ TEST_P(ShmEngineOfMany, DifferentNamesEndInAnErrorThatNamesThem) {
         EXPECT_NE(status.message().find("'left': called by rank 0"), std::string::npos)
             << status.message();
         EXPECT_NE(status.message().find("'right'"), std::string::npos) << status.message();
+        // Both names can be used again, although each rank has called one of them only.
+        EXPECT_TRUE(rank->Allreduce("left", DataType::kFloat32, Sum(), &data).ok());
+        EXPECT_TRUE(rank->Allreduce("right", DataType::kFloat32, Sum(), &data).ok());
       },
       /*deadlock_seconds=*/0.25);
 }

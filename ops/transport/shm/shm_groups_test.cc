@@ -204,7 +204,7 @@ TEST_P(ShmGroups, JoinedRanksAreNotWaitedForAndAveragesAreOfTheOthers) {
     EXPECT_EQ(last_rank, n - 1);
     // Then everything is as before.
     std::vector<int32_t> data(3, 1);
-    ASSERT_TRUE(rank->Allreduce("y", DataType::kInt32, With(ReduceOp::kSum), &data).ok());
+    ASSERT_TRUE(rank->Allreduce("x", DataType::kInt32, With(ReduceOp::kSum), &data).ok());
     ASSERT_EQ(data[0], n);
   });
 }
