@@ -202,9 +202,7 @@ def grouped_reducescatter(
     """Like ``reducescatter`` of each of ``tensors``, but all of one type travel together."""
     world.require_initialized("hvd.reducescatter()")
     if resolve_op(op) is Adasum:
-        raise ValueError(
-            "op=hvd.Adasum is not defined for hvd.reducescatter(); use hvd.allreduce()"
-        )
+        raise ValueError("hvd.reducescatter() has no op=hvd.Adasum; use hvd.allreduce()")
     set_id = resolve(process_set, "hvd.reducescatter()")
     full_name = collective_name("grouped_reducescatter", name, ignore_name_scope=ignore_name_scope)
     values = [at_least_vector(to_tensor(tensor, "hvd.reducescatter()")) for tensor in tensors]

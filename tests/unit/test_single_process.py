@@ -39,9 +39,17 @@ def test_shutdown_and_init_again():
 
 
 def test_init_arguments():
-    hvd.init(comm=None, process_sets=[])
-    with pytest.raises(ValueError, match="process_sets.*leave it out"):
-        hvd.init(process_sets=[[0]])
+    hvd.shutdown()
+    alone = hvd.ProcessSet([0])
+    hvd.init(comm=None, process_sets=[alone])
+    assert alone.process_set_id == 1 and alone.included() and alone.rank() == 0
+    hvd.init(process_sets=[])  # does nothing
+    np.testing.assert_array_equal(hvd.allreduce([2.0], process_set=alone), [2])
+    hvd.shutdown()
+    assert alone.process_set_id is None
+    hvd.init(process_sets="dynamic")
+    with pytest.raises(ValueError, match="is not in use"):
+        hvd.allreduce([2.0], process_set=alone)
 
 
 def test_collectives():
@@ -110,25 +118,36 @@ def test_seeds_and_settings_are_left_alone():
 
 SIGNATURES = {
     "tensorflow.allreduce": "tensor average device_dense device_sparse compression op "
-    "prescale_factor postscale_factor name",
+    "prescale_factor postscale_factor name process_set ignore_name_scope",
     "tensorflow.grouped_allreduce": "tensors average device_dense device_sparse compression op "
-    "prescale_factor postscale_factor",
-    "tensorflow.allgather": "tensor name ignore_name_scope",
-    "tensorflow.broadcast": "tensor root_rank name ignore_name_scope",
-    "tensorflow.broadcast_variables": "variables root_rank",
-    "tensorflow.broadcast_object": "obj root_rank session name",
-    "tensorflow.allgather_object": "obj session name",
+    "prescale_factor postscale_factor process_set ignore_name_scope name",
+    "tensorflow.allgather": "tensor name ignore_name_scope process_set",
+    "tensorflow.broadcast": "tensor root_rank name ignore_name_scope process_set",
+    "tensorflow.broadcast_variables": "variables root_rank process_set inplace",
+    "tensorflow.broadcast_object": "obj root_rank session name process_set",
+    "tensorflow.allgather_object": "obj session name process_set",
     "tensorflow.DistributedGradientTape": "gradtape device_dense device_sparse compression "
     "sparse_as_dense op gradient_predivide_factor num_groups groups",
     "tensorflow.DistributedOptimizer": "optimizer name use_locking device_dense device_sparse "
     "compression sparse_as_dense backward_passes_per_step op gradient_predivide_factor "
-    "average_aggregated_gradients num_groups groups",
+    "average_aggregated_gradients num_groups groups process_set scale_local_gradients",
     "keras.DistributedOptimizer": "optimizer name device_dense device_sparse compression "
     "sparse_as_dense gradient_predivide_factor op backward_passes_per_step "
     "average_aggregated_gradients num_groups groups",
     "keras.allreduce": "value name average prescale_factor postscale_factor op compression",
     "keras.allgather": "value name",
     "keras.broadcast": "value root_rank name",
+    "tensorflow.reducescatter": "tensor device_dense compression op name process_set "
+    "ignore_name_scope prescale_factor postscale_factor",
+    "tensorflow.grouped_reducescatter": "tensors device_dense compression op process_set "
+    "prescale_factor postscale_factor",
+    "tensorflow.grouped_allgather": "tensors name ignore_name_scope process_set",
+    "tensorflow.alltoall": "tensor splits name ignore_name_scope process_set",
+    "tensorflow.broadcast_object_fn": "root_rank session name process_set",
+    "tensorflow.broadcast_": "variables root_rank name process_set",
+    "tensorflow.size_op": "process_set_id name",
+    "tensorflow.add_process_set": "process_set",
+    "keras.reducescatter": "value name op",
     "tensorflow.init": "comm process_sets",
 }
 
