@@ -161,7 +161,7 @@ class DistributedMixin(_Optimizer):
     @property
     def hvd_accumulates(self) -> bool:
         """Whether gradients are added up over several batches before they are reduced."""
-        return bool(self.gradient_accumulation_steps) and hasattr(super(), "_clip_gradients")
+        return bool(getattr(self, "gradient_accumulation_steps", None))
 
     @contextlib.contextmanager
     def hvd_gradients_reduced(self) -> Iterator[None]:
@@ -172,15 +172,16 @@ class DistributedMixin(_Optimizer):
         finally:
             self._hvd_reduced = False
 
-    # Keras calls the next two in this order in the step that makes an accumulated update:
+    # Keras calls the next three in this order in the step that makes an accumulated update:
     # _backend_apply_gradients(batch's gradients, variables), then, in the branch that makes the
-    # update, _clip_gradients(accumulated gradients), which is the first to touch them.
+    # update, _clip_gradients(accumulated gradients) and _backend_update_step(the same, ...). Older
+    # releases clip before they accumulate, so that the last is the first to see what to reduce.
 
     def _backend_apply_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
         if not self.hvd_accumulates or self._hvd_reduced:
             super()._backend_apply_gradients(grads, variables)
             return
-        # Not plain assignments: Keras would track the variables as the optimizer's own.
+        # Not a plain assignment: Keras would track the variables as the optimizer's own.
         object.__setattr__(self, "_hvd_accumulated_for", variables)
         try:
             updates = not tf.executing_eagerly() or self._hvd_is_update_step()
@@ -195,14 +196,26 @@ class DistributedMixin(_Optimizer):
             object.__setattr__(self, "_hvd_accumulated_for", None)
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        return super()._clip_gradients(self._hvd_reduce_accumulated(grads))
+
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        grads = self._hvd_reduce_accumulated(grads)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def _hvd_reduce_accumulated(self, grads: Sequence[Any]) -> Sequence[Any]:
+        """Reduces them, the first time that it is called in an accumulated update."""
         variables = self._hvd_accumulated_for
-        if variables is not None:
-            grads = reduce_gradients(grads, variables, self._hvd_reduction)
-            object.__setattr__(self, "_hvd_accumulated_for", None)
-        return super()._clip_gradients(grads)
+        if variables is None:
+            return grads
+        object.__setattr__(self, "_hvd_accumulated_for", None)
+        return reduce_gradients(grads, variables, self._hvd_reduction)
 
     def _hvd_is_update_step(self) -> bool:
-        return (int(self._iterations) + 1) % self.gradient_accumulation_steps == 0
+        # `iterations` counts updates, in older releases of Keras 3 batches.
+        batches = getattr(self, "_iterations", self.iterations)
+        return (int(batches.numpy()) + 1) % self.gradient_accumulation_steps == 0
 
 
 def _distributed_class(base: type, reduction: Reduction) -> type:

@@ -93,3 +93,5 @@ OPTIMIZERS = {
     ),
     "callable": lambda: keras.optimizers.SGD(lambda: 0.1),
 }
+if not hasattr(keras.optimizers, "Lamb"):  # an older Keras
+    del OPTIMIZERS["Lamb"]

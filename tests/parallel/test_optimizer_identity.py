@@ -22,9 +22,9 @@ def test_a_built_optimizer_keeps_its_state():
     variables = optimizer.variables
     distributed = hvd.DistributedOptimizer(optimizer)
     assert [id(v) for v in distributed.variables] == [id(v) for v in variables]
-    assert int(distributed.iterations) == 1 and distributed.built
+    assert int(distributed.iterations.numpy()) == 1 and distributed.built
     distributed.apply([tf.constant([RANK + 1.0])], [v])
-    assert int(distributed.iterations) == 2
+    assert int(distributed.iterations.numpy()) == 2
     assert_same_on_all_ranks([v, *distributed.variables])
 
 

@@ -61,7 +61,8 @@ def test_accumulation_of_sparse_gradients(graph):
 def test_a_keras_that_accumulates_in_another_way_is_noticed(graph):
     class OfTheFuture(keras.optimizers.SGD):
         def _backend_apply_gradients(self, grads, trainable_variables):
-            self._backend_update_step(grads, trainable_variables, self.learning_rate)
+            for grad, variable in zip(grads, trainable_variables, strict=True):
+                self.update_step(grad, variable, self.learning_rate)
 
     optimizer = hvd.DistributedOptimizer(OfTheFuture(1.0, gradient_accumulation_steps=1 + 1))
     with pytest.raises(RuntimeError, match="were not reduced"):
@@ -109,10 +110,10 @@ def test_overflow_on_one_rank_skips_the_step_on_all(nest, graph, overflowing):
         run(tf.constant([bad, 0.0]) if overflowing == RANK else fine)
         np.testing.assert_array_equal(v, before)
         scale /= 2
-        assert float(optimizer.dynamic_scale) == scale
+        assert float(optimizer.dynamic_scale.numpy()) == scale
     run(fine)
     np.testing.assert_allclose(v, [1.0 - 5 * MEAN, 1.0])  # unscaled with a quarter of the scale
-    assert int(optimizer.inner_optimizer.iterations) == 2
+    assert int(optimizer.inner_optimizer.iterations.numpy()) == 2
     assert_same_on_all_ranks([v, optimizer.dynamic_scale, optimizer.step_counter])
 
 
@@ -127,11 +128,11 @@ def test_overflow_while_accumulating(nest, graph):
         optimizer.apply_gradients([(grad, v)])
 
     run = tf.function(apply) if graph else apply
-    scale = float(optimizer.dynamic_scale)
+    scale = float(optimizer.dynamic_scale.numpy())
     run(tf.constant([scale * (RANK + 1)]))
     run(tf.constant([np.inf if RANK == SIZE - 1 else scale]))  # skipped everywhere
     assert float(v[0]) == 1.0
-    assert float(optimizer.dynamic_scale) == scale / 2
+    assert float(optimizer.dynamic_scale.numpy()) == scale / 2
     run(tf.constant([scale / 2 * (RANK + 1)]))
     np.testing.assert_allclose(v, [1.0 - MEAN], rtol=1e-6)
     assert_same_on_all_ranks([v, optimizer.dynamic_scale])
@@ -148,7 +149,7 @@ def test_overflow_in_the_compressed_sum_skips_the_step(nest):
     optimizer.apply([tf.constant([60000.0])], [v])  # finite on each rank, not their sum
     if SIZE > 1:
         assert float(v[0]) == 1.0
-        assert float(optimizer.dynamic_scale) == 0.5
+        assert float(optimizer.dynamic_scale.numpy()) == 0.5
 
 
 def test_loss_scale_optimizer_of_others_is_left_alone():
@@ -189,6 +190,7 @@ def test_float8_layer_trains_alike_on_all_ranks():
     assert_same_on_all_ranks(model.weights)
 
 
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="an older Keras")
 @pytest.mark.parametrize("where", ["whole", "parts"])
 def test_multi_optimizer(where):
     a, b = keras.Variable([0.0], name="a"), keras.Variable([0.0], name="b")

@@ -309,7 +309,7 @@ def test_mixed_precision_with_an_overflow_on_one_rank(policy, outside):
     assert_identical_on_all_ranks(model.optimizer.variables)
     assert all(np.isfinite(w).all() for w in model.get_weights())
     if policy == "mixed_float16":
-        assert float(model.optimizer.dynamic_scale) <= 2.0**14
-        assert int(model.optimizer.iterations) < STEPS
+        assert float(model.optimizer.dynamic_scale.numpy()) <= 2.0**14
+        assert int(model.optimizer.iterations.numpy()) < STEPS
     else:
-        assert int(model.optimizer.iterations) == STEPS
+        assert int(model.optimizer.iterations.numpy()) == STEPS
