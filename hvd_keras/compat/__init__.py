@@ -46,4 +46,4 @@ def install() -> None:
             "before the first import of horovod"
         )
     if not any(finder is _AliasFinder for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AliasFinder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _AliasFinder)

@@ -11,10 +11,13 @@ from hvd_keras.launch import environment
 
 USAGE = """\
 usage: python -m hvd_keras.compat [-m MODULE | -c CODE | SCRIPT | -] [argument ...]
+       python -m hvd_keras.compat --install-horovodrun [FOLDER]
 
 Runs SCRIPT (or a module, or code) as python does, with hvd_keras in the place of Horovod:
 "import horovod.tensorflow as hvd" and its like need not be changed. Options of python itself come
-before -m hvd_keras.compat. On several ranks: hvdrun --compat -np N python SCRIPT."""
+before -m hvd_keras.compat. On several ranks: hvdrun --compat -np N python SCRIPT.
+
+--install-horovodrun makes horovodrun a name of "hvdrun --compat", in FOLDER or beside hvdrun."""
 
 
 def main() -> None:
@@ -23,6 +26,9 @@ def main() -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         sys.exit(0 if arguments else 2)
+    if arguments[0] == "--install-horovodrun":
+        _install_horovodrun(*arguments[1:2])
+        return
     compat.install()
     environment.put_alias_first()  # for the processes that the script starts
     first, rest = arguments[0], arguments[1:]
@@ -45,6 +51,15 @@ def main() -> None:
         )
     else:
         _run_script(first, arguments)
+
+
+def _install_horovodrun(folder: str | None = None) -> None:
+    from hvd_keras.compat import horovodrun
+
+    try:
+        print(f"installed {horovodrun.install(folder)}")
+    except OSError as error:
+        _refuse(str(error))
 
 
 def _run_script(script: str, arguments: list[str]) -> None:

@@ -162,6 +162,9 @@ with pytest.raises(RuntimeError, match="broadcast_variables"):
     hvd.broadcast_global_variables(0)
 with pytest.raises(ValueError, match="op=.*average="):
     hvd.allreduce(tf.zeros(1), average=True, op=hvd.Sum)
+assert hvd.handle_average_backwards_compatibility(None, None) is hvd.Average
+with pytest.warns(DeprecationWarning):
+    assert hvd.handle_average_backwards_compatibility(None, False) is hvd.Sum
 assert HostsUpdatedInterrupt(True).skip_sync is True
 died = errors.as_horovod_error(tf.errors.AbortedError(None, None, "rank 1 died"))
 assert isinstance(died, HorovodInternalError) and isinstance(died, tf.errors.AbortedError)
@@ -212,3 +215,48 @@ def test_commands_in_which_it_is_not(command, message, tmp_path):
     (tmp_path / "sub" / "horovod").mkdir(parents=True)
     with pytest.raises(LaunchError, match=message.replace(".", r"\.")):
         require_alias_is_seen(command.split(), str(tmp_path))
+
+
+def test_horovodrun_on_request(tmp_path):
+    done = run("-m", "hvd_keras.compat", "--install-horovodrun", tmp_path)
+    assert done.stdout == f"installed {tmp_path / 'horovodrun'}\n"
+    run("-m", "hvd_keras.compat", "--install-horovodrun", tmp_path)  # its own may be replaced
+    job = subprocess.run(
+        [tmp_path / "horovodrun", "-np", "2", sys.executable, "-c", LIGHT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert job.returncode == 0 and job.stdout.count("0.28.1 ") == 2, job.stdout + job.stderr
+    (tmp_path / "horovodrun").write_text("from horovod.runner.launch import run_commandline")
+    done = run("-m", "hvd_keras.compat", "--install-horovodrun", tmp_path, code=2)
+    assert "belongs to another package" in done.stderr
+
+
+def test_run_a_function(script, tmp_path):
+    path = script(
+        """
+import horovod
+import pytest
+
+def work(a, b=0):
+    import horovod.tensorflow as hvd
+    hvd.init()
+    return hvd.allreduce([a + b + hvd.rank()], average=False).numpy().tolist(), hvd.size()
+
+def fail():
+    raise KeyError("mine")
+
+if __name__ == "__main__":
+    assert horovod.run(work, (1.0,), {"b": 2.0}, np=2) == [([7.0], 2)] * 2
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        horovod.run(fail, num_proc=1)
+    with pytest.raises(ValueError, match="min_num_proc=1: the number of ranks is fixed"):
+        horovod.run(work, num_proc=2, min_num_proc=1)
+    with pytest.raises(Exception, match="elsewhere"):
+        horovod.run(work, num_proc=2, hosts="elsewhere:2")
+    print("done")
+"""
+    )
+    done = run("-m", "hvd_keras.compat", path)
+    assert done.stdout.endswith("done\n") and "KeyError: 'mine'" in done.stderr

@@ -189,7 +189,7 @@ def local_rank_op(name: str | None = None) -> Any:
 
 def handle_average_backwards_compatibility(op: Any, average: bool | None) -> Any:
     """Returns the reduction that ``op`` and the older argument ``average`` mean together."""
-    from hvd_keras.collectives import resolve_op
+    from hvd_keras.reductions import resolve_op
 
     with translated():
         return resolve_op(op, average)
