@@ -281,3 +281,49 @@ except HorovodInternalError as error:
 def test_a_rank_that_dies_is_an_internal_error(tmp_path):
     output = hvdrun(ELASTIC, tmp_path=tmp_path, code=7)
     assert "internal error, restored to batch 2" in output and "reset" not in output
+
+
+SESSION_AND_DEATH = """
+import os
+import tensorflow.compat.v1 as tf
+import horovod.tensorflow as hvd
+from horovod.common.exceptions import HorovodInternalError
+
+tf.disable_v2_behavior()
+hvd.init()
+w = tf.get_variable("w", initializer=tf.constant(3.0))
+train_op = hvd.DistributedOptimizer(tf.train.GradientDescentOptimizer(0.1)).minimize(w * w)
+hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+try:
+    with tf.train.MonitoredTrainingSession(hooks=hooks) as session:
+        for step in range(5):
+            if hvd.rank() == 1 and step == 2:
+                os._exit(9)
+            session.run(train_op)
+except HorovodInternalError as error:
+    print("session ended:", error, flush=True)
+    raise
+"""
+
+
+def test_a_session_ends_when_a_rank_dies(tmp_path):
+    # TensorFlow takes the error for a passing one, and would create the session for ever.
+    output = hvdrun(SESSION_AND_DEATH, tmp_path=tmp_path, code=9)
+    assert "session ended: rank 0 on" in output and "cannot get the variables of rank 0" in output
+
+
+AGAIN = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+for repetition in range(3):
+    hvd.init()
+    print("sum", repetition, float(hvd.allreduce(tf.constant(1.0), average=False)))
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+"""
+
+
+def test_init_again_after_shutdown(tmp_path):
+    output = hvdrun(AGAIN, tmp_path=tmp_path)
+    assert all(output.count(f"sum {n} 2.0") == 2 for n in range(3))
