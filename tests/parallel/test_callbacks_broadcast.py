@@ -121,6 +121,20 @@ def _initial_weights(kind):
     return layer.kernel.numpy()
 
 
+def test_model_that_only_the_root_has_built_and_trained():
+    x, y = joined_data(4, 4)
+    model = mlp(build=False)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.1)), "mse")
+    if hvd.rank() == LAST:
+        model.build((None, 3))
+        model.optimizer.build(model.trainable_variables)
+        model.optimizer.iterations.assign(7)
+    model.fit(*hvd.shard((x, y)), batch_size=4, verbose=0, callbacks=[broadcast()])
+    assert int(model.optimizer.iterations) == 7 + 4
+    assert_same_on_all_ranks(model.get_weights())
+    assert_same_on_all_ranks([v.numpy() for v in model.optimizer.variables])
+
+
 def test_second_fit_starts_from_the_roots_weights_again():
     model = mlp()
     model.compile(keras.optimizers.SGD(0.0), "mse")

@@ -81,7 +81,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 f"expected 0 <= root_rank < size = {world.size()}"
             )
         _unwrap_step(self.model)
-        if build_without_data(self.model):
+        # The root may have loaded its model, while the others build theirs on the first batch.
+        if all(_peers.gather(build_without_data(self.model), "begin")):
             self._broadcast()
         _wrap_next_step(self.model, self._first_step)
 
