@@ -87,7 +87,12 @@ def find_tensorflow() -> dict:
         if found is None:
             continue
         if found["extension_suffix"] != sysconfig.get_config_var("EXT_SUFFIX"):
-            refusals.setdefault(python, f"it is Python {found['python']}")
+            if os.environ.get("HVD_BUILD_PYTHON"):
+                raise SetupError(
+                    f"HVD_BUILD_PYTHON is {python}, a Python {found['python']}, but the build runs "
+                    f"in Python {sys.version_info[0]}.{sys.version_info[1]}: run it with that "
+                    "interpreter, or name one of the same version."
+                )
         elif found["tensorflow"]:
             return found
         else:
