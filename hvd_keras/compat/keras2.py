@@ -27,8 +27,8 @@ def accept_old_spellings() -> None:
     """
     if not getattr(keras.Model.compile, "hvd_accepts", False):
         keras.Model.compile = _accepting(keras.Model.compile)
-    optimizer = keras.optimizers.Optimizer
-    for cls in optimizer.__mro__:
+    public = [cls for cls in vars(keras.optimizers).values() if isinstance(cls, type)]
+    for cls in {base for optimizer in public for base in optimizer.__mro__}:
         variables = cls.__dict__.get("variables")
         if isinstance(variables, property) and not hasattr(variables.fget, "hvd_accepts"):
             cls.variables = property(_callable(variables.fget), doc=variables.__doc__)
