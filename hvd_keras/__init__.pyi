@@ -74,7 +74,12 @@ from .errors import (
 )
 from .keras import callbacks as callbacks
 from .keras.data import shard as shard
-from .keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from .keras.optimizer import (
+    DistributedOptimizer as DistributedOptimizer,
+)
+from .keras.optimizer import (
+    PartialDistributedOptimizer as PartialDistributedOptimizer,
+)
 from .keras.saving import load_model as load_model
 from .objects import (
     allgather_object as allgather_object,
@@ -103,7 +108,12 @@ from .process_sets import (
 from .process_sets import (
     remove_process_set as remove_process_set,
 )
-from .tensorflow.tape import DistributedGradientTape as DistributedGradientTape
+from .tensorflow.tape import (
+    DistributedGradientTape as DistributedGradientTape,
+)
+from .tensorflow.tape import (
+    PartialDistributedGradientTape as PartialDistributedGradientTape,
+)
 from .world import (
     cross_rank as cross_rank,
 )

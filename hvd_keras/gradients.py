@@ -12,7 +12,7 @@ Keras has numbered the layers differently still trains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from hvd_keras.compression import Compression
 from hvd_keras.naming import collective_name
 from hvd_keras.op_calls import (
     TYPES,
+    Adasum,
     Average,
     Max,
     ReduceOp,
@@ -32,6 +33,8 @@ from hvd_keras.op_calls import (
     allreduce_tensors,
     device_scope,
 )
+from hvd_keras.process_sets import ProcessSet, global_process_set, resolve
+from hvd_keras.reductions import AdasumTypes
 
 __all__ = ["Reduction", "reduce_gradients"]
 
@@ -48,6 +51,13 @@ class Reduction:
             ``size / gradient_predivide_factor`` after it, so that sums of float16 do not overflow.
         device_dense, device_sparse: devices of the operations.
         name: prefix of the operations' names.
+        process_set: the ranks among which gradients are reduced.
+        scale_local_gradients: divide the gradients of local variables, which are not reduced, by
+            the number of ranks: what they are in the average of all ranks' losses.
+        num_groups: how many buckets to make of the dense gradients, of about equally many
+            variables each; 0 for buckets by size.
+        groups: lists of variables whose gradients travel together, whatever their size; the others
+            go by size.
     """
 
     op: ReduceOp = Average
@@ -57,12 +67,27 @@ class Reduction:
     device_dense: str = ""
     device_sparse: str = ""
     name: str = "gradients"
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    num_groups: int = 0
+    groups: Sequence[Sequence[Any]] | None = None
 
     def __post_init__(self) -> None:
-        if self.op not in (Average, Sum):
+        if self.op not in (Average, Sum, Adasum):
             raise ValueError(
-                f"op={self.op!r} cannot reduce gradients; expected hvd.Average or hvd.Sum"
+                f"op={self.op!r} cannot reduce gradients; expected hvd.Average, hvd.Sum or "
+                "hvd.Adasum"
             )
+        if isinstance(self.groups, int):  # as in Horovod, where groups came after num_groups
+            object.__setattr__(self, "num_groups", self.groups)
+            object.__setattr__(self, "groups", None)
+        if self.num_groups < 0 or (self.num_groups and self.groups is not None):
+            raise ValueError(
+                f"num_groups={self.num_groups} and groups={self.groups!r}: expected one of them, "
+                "and a number of at least 0"
+            )
+        if not isinstance(self.process_set, ProcessSet):
+            raise TypeError(f"process_set={self.process_set!r} is not a hvd.ProcessSet")
         if not self.gradient_predivide_factor > 0:
             raise ValueError(
                 f"gradient_predivide_factor is {self.gradient_predivide_factor!r}; expected a "
@@ -77,7 +102,10 @@ class Reduction:
 
 @tf.autograph.experimental.do_not_convert
 def reduce_gradients(
-    grads: Sequence[Any], variables: Sequence[Any], reduction: Reduction = Reduction()
+    grads: Sequence[Any],
+    variables: Sequence[Any],
+    reduction: Reduction = Reduction(),
+    local_variables: Collection[Any] = (),
 ) -> list[Any]:
     """Combines the ranks' gradients; every rank gets the same result, bit for bit.
 
@@ -89,6 +117,7 @@ def reduce_gradients(
             float8 training: the ranks' maximum is taken, which is what one process would find on
             the joined batch.
         reduction: how.
+        local_variables: variables that each rank has for itself; their gradients stay on the rank.
 
     Returns:
         A list like ``grads``.
@@ -102,42 +131,30 @@ def reduce_gradients(
     settings = world.require_initialized("hvd.DistributedOptimizer or hvd.DistributedGradientTape")
     if len(grads) != len(variables):
         raise ValueError(f"{len(grads)} gradients were given for {len(variables)} variables")
+    set_id = resolve(reduction.process_set, "hvd.DistributedOptimizer")
     results = list(grads)
-    if reduction.sparse_as_dense:
+    if reduction.sparse_as_dense or reduction.op is Adasum:
         results = [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in results]
     _check_types(results, variables)
-    if settings.size == 1:
+    size = reduction.process_set.size()
+    if size == 1:
         return results  # an average or a sum of one
 
     base = collective_name("gradients", reduction.name)
-    sparse = [i for i, grad in enumerate(results) if _is_sparse(grad)]
-    overwriting = [i for i in _dense(results) if _overwrites(variables[i])]
-    averaged = [i for i in _dense(results) if not _overwrites(variables[i])]
+    local_ids = {id(variable) for variable in local_variables}
+    local = [i for i, variable in enumerate(variables) if id(variable) in local_ids]
+    sparse = [i for i, grad in enumerate(results) if _is_sparse(grad) and i not in local]
+    dense = [i for i in _dense(results) if i not in local]
+    overwriting = [i for i in dense if _overwrites(variables[i])]
+    averaged = [i for i in dense if not _overwrites(variables[i])]
+    if reduction.scale_local_gradients and reduction.op is Average:
+        for i in local:
+            results[i] = _divided(results[i], size)
 
-    factor = reduction.gradient_predivide_factor
+    threshold = settings.fusion_threshold
     with device_scope(reduction.device_dense):
-        _reduce_dense(
-            results,
-            variables,
-            averaged,
-            base,
-            settings.fusion_threshold,
-            reduction.op,
-            reduction.compression,
-            1.0 / factor,
-            factor,
-        )
-        _reduce_dense(
-            results,
-            variables,
-            overwriting,
-            f"{base}.overwrite",
-            settings.fusion_threshold,
-            Max,
-            Compression.none,
-            1.0,
-            1.0,
-        )
+        _reduce_dense(results, variables, averaged, base, threshold, reduction, set_id)
+        _reduce_dense(results, variables, overwriting, f"{base}.overwrite", threshold, None, set_id)
     if sparse:
         with device_scope(reduction.device_sparse):
             gathered = allreduce_slices(
@@ -146,6 +163,7 @@ def reduce_gradients(
                 reduction.compression,
                 1.0,
                 f"{base}.sparse",
+                set_id,
             )
         for i, slices in zip(sparse, gathered, strict=True):
             results[i] = slices
@@ -158,28 +176,63 @@ def _reduce_dense(
     chosen: list[int],
     base: str,
     threshold: int,
-    op: ReduceOp,
-    compression: Any,
-    prescale: float,
-    postscale: float,
+    reduction: Reduction | None,
+    process_set: int,
 ) -> None:
+    """Reduces the chosen results in place; without a reduction, to the ranks' maximum."""
+    compression: Any = Compression.none
+    op, factor = Max, 1.0
+    if reduction is not None:
+        op, factor = reduction.op, reduction.gradient_predivide_factor
+        compression = AdasumTypes if op is Adasum else reduction.compression
     sent = {i: compression.compress(tf.convert_to_tensor(results[i])) for i in chosen}
     pieces = [
         Piece(i, sent[i][0].dtype.name, _nbytes(variables[i], sent[i][0].dtype, threshold))
         for i in reversed(chosen)
     ]
-    for number, bucket in enumerate(make_buckets(pieces, threshold)):
+    for number, bucket in enumerate(_buckets(pieces, variables, threshold, reduction)):
         members = [piece.position for piece in bucket]
         outputs = allreduce_tensors(
             [sent[i][0] for i in members],
             op,
-            prescale,
-            postscale,
+            1.0 / factor,
+            factor,
             f"{base}.{number}",
+            process_set,
             node=_describe(f"{base}.{number}", [variables[i] for i in members]),
         )
         for i, output in zip(members, outputs, strict=True):
             results[i] = compression.decompress(output, sent[i][1])
+
+
+def _buckets(
+    pieces: list[Piece], variables: Sequence[Any], threshold: int, reduction: Reduction | None
+) -> list[list[Piece]]:
+    if reduction is None or not (reduction.num_groups or reduction.groups):
+        return make_buckets(pieces, threshold)
+    if reduction.num_groups:
+        length = -(-len(pieces) // reduction.num_groups)
+        groups = [pieces[i : i + length] for i in range(0, len(pieces), max(length, 1))]
+        rest: list[Piece] = []
+    else:
+        wanted = [{id(variable) for variable in group} for group in reduction.groups or ()]
+        groups = [[p for p in pieces if id(variables[p.position]) in ids] for ids in wanted]
+        grouped = set().union(*wanted)
+        rest = [p for p in pieces if id(variables[p.position]) not in grouped]
+    # One operation has tensors of one type; a group of two types becomes two.
+    unlimited = sum(piece.nbytes for piece in pieces) + 1
+    made = [bucket for group in groups for bucket in make_buckets(group, unlimited)]
+    return made + make_buckets(rest, threshold)
+
+
+def _divided(grad: Any, divisor: int) -> Any:
+    if grad is None:
+        return None
+    if _is_sparse(grad):
+        return tf.IndexedSlices(
+            _divided(grad.values, divisor), grad.indices, dense_shape=grad.dense_shape
+        )
+    return grad / tf.cast(divisor, grad.dtype)
 
 
 def _nbytes(variable: Any, dtype: tf.DType, threshold: int) -> int:

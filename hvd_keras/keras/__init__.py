@@ -25,7 +25,7 @@ from hvd_keras.collectives import (
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.keras.loss_scale import install as _install
-from hvd_keras.keras.optimizer import DistributedOptimizer
+from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -58,6 +58,7 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "PartialDistributedOptimizer",
     "LibraryError",
     "Max",
     "Min",

@@ -28,12 +28,11 @@ import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
-from hvd_keras.errors import not_implemented
 from hvd_keras.gradients import Reduction, reduce_gradients
 from hvd_keras.op_calls import Average, ReduceOp
-from hvd_keras.tensorflow.tape import refuse_groups
+from hvd_keras.process_sets import ProcessSet, global_process_set
 
-__all__ = ["DistributedOptimizer", "is_distributed"]
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "is_distributed"]
 
 
 def DistributedOptimizer(
@@ -49,6 +48,8 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
 ) -> keras.optimizers.Optimizer:
     """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
 
@@ -67,10 +68,16 @@ def DistributedOptimizer(
         sparse_as_dense: make ``tf.IndexedSlices`` dense before they are reduced.
         gradient_predivide_factor: with ``Average``, divide by it before the sum and by
             ``size() / gradient_predivide_factor`` after it.
-        op: ``Average`` or ``Sum``.
-        backward_passes_per_step, average_aggregated_gradients: not supported; use Keras's
-            ``gradient_accumulation_steps``.
-        num_groups, groups: not supported; gradients are grouped automatically.
+        op: ``Average``, ``Sum`` or ``Adasum``.
+        backward_passes_per_step: add up the gradients of this many batches, and reduce and apply
+            them at once. It sets Keras's ``gradient_accumulation_steps``, so the optimizer must not
+            be built yet.
+        average_aggregated_gradients: divide that sum by ``backward_passes_per_step``.
+        num_groups: send dense gradients in this many groups; 0 groups them by size.
+        groups: lists of variables whose gradients are sent together.
+        process_set: the ranks among which gradients are reduced; this one has to be among them.
+        scale_local_gradients: with ``Average``, divide the gradients of local variables (see
+            ``register_local_var``) by the number of ranks.
 
     Returns:
         ``optimizer``, now distributed.
@@ -80,15 +87,6 @@ def DistributedOptimizer(
         TypeError, ValueError: an argument is wrong, or the optimizer is distributed already.
     """
     world.require_initialized("hvd.DistributedOptimizer")
-    if backward_passes_per_step != 1 or average_aggregated_gradients:
-        raise not_implemented(
-            "hvd.DistributedOptimizer",
-            "backward_passes_per_step",
-            backward_passes_per_step,
-            "give the Keras optimizer gradient_accumulation_steps=k, which reduces the gradients "
-            "once every k batches and averages them",
-        )
-    refuse_groups("hvd.DistributedOptimizer", num_groups, groups)
     reduction = Reduction(
         op,
         compression,
@@ -97,6 +95,10 @@ def DistributedOptimizer(
         device_dense,
         device_sparse,
         name or "gradients",
+        process_set,
+        scale_local_gradients,
+        num_groups,
+        groups,
     )
     optimizer = _keras_optimizer(optimizer)
     if is_distributed(optimizer):
@@ -107,9 +109,107 @@ def DistributedOptimizer(
     target = optimizer
     while isinstance(target, keras.optimizers.LossScaleOptimizer):
         target = target.inner_optimizer
-    # Not a plain assignment: Keras's __setattr__ looks for variables in what is assigned.
+    scale = _accumulate(target, backward_passes_per_step, average_aggregated_gradients)
+    # Not plain assignments: Keras's __setattr__ looks for variables in what is assigned.
     object.__setattr__(target, "__class__", _distributed_class(type(target), reduction))
+    object.__setattr__(target, "_hvd_local", _Local())
+    object.__setattr__(target, "_hvd_accumulated_scale", scale)
     return optimizer
+
+
+def PartialDistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer | str,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """``DistributedOptimizer`` that leaves the variables of some layers to each rank.
+
+    Args:
+        local_layers: a Keras layer or several, built or not.
+
+    The other arguments are those of ``DistributedOptimizer``.
+    """
+    optimizer = DistributedOptimizer(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    target = optimizer
+    while isinstance(target, keras.optimizers.LossScaleOptimizer):
+        target = target.inner_optimizer
+    target._hvd_local.layers.extend(as_layers(local_layers))
+    return optimizer
+
+
+def as_layers(local_layers: Any) -> list[keras.layers.Layer]:
+    """Returns one layer, several or None as a list.
+
+    Raises:
+        TypeError: there is something else among them.
+    """
+    if local_layers is None:
+        return []
+    layers = [local_layers] if isinstance(local_layers, keras.layers.Layer) else list(local_layers)
+    for layer in layers:
+        if not isinstance(layer, keras.layers.Layer):
+            raise TypeError(f"local_layers has a {type(layer).__name__}; expected Keras layers")
+    return layers
+
+
+class _Local:
+    """What an optimizer leaves to each rank: variables, and all of some layers."""
+
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+        self.layers: list[keras.layers.Layer] = []
+
+    def all(self) -> list[Any]:
+        # Layers may have been built since.
+        return [*self.variables, *(v for layer in self.layers for v in layer.trainable_variables)]
+
+
+def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: bool) -> float:
+    """Makes the optimizer accumulate; returns what its average is to be multiplied by."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ValueError(
+            f"backward_passes_per_step is {passes!r}; expected a whole number of at least 1"
+        )
+    if passes == 1:
+        return 1.0
+    own = optimizer.gradient_accumulation_steps
+    if own:
+        raise ValueError(
+            f"backward_passes_per_step={passes}, but the optimizer has "
+            f"gradient_accumulation_steps={own}; leave out one of them"
+        )
+    if optimizer.built:
+        raise ValueError(
+            f"backward_passes_per_step={passes} of an optimizer that has been built already; wrap "
+            f"it before it is used, or make it with gradient_accumulation_steps={passes}"
+        )
+    optimizer.gradient_accumulation_steps = passes
+    return 1.0 if average else float(passes)
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -129,6 +229,9 @@ class DistributedMixin(_Optimizer):
     """What a distributed optimizer does differently from its base class."""
 
     _hvd_reduction: Reduction
+    _hvd_local: _Local
+    # Keras averages the gradients of several batches; multiplied by this they may be their sum.
+    _hvd_accumulated_scale = 1.0
     # Set while `apply` is to leave the gradients alone, since they are reduced already.
     _hvd_reduced = False
     # While an accumulated update is being traced: the variables it is for.
@@ -144,10 +247,19 @@ class DistributedMixin(_Optimizer):
             grads = self.hvd_reduce(grads, variables)
         super().apply(grads, trainable_variables)
 
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the variable to each rank: its gradients are not reduced."""
+        self._hvd_local.variables.append(var)
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks among which gradients are reduced."""
+        return self._hvd_reduction.process_set
+
     def hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces what has to be reduced at every batch."""
         if not self.hvd_accumulates:
-            return reduce_gradients(grads, variables, self._hvd_reduction)
+            return reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
         # Keras assigns these in every step, so they cannot wait for the update.
         every = [i for i, v in enumerate(variables) if _overwrites(v)]
         if every:
@@ -210,12 +322,18 @@ class DistributedMixin(_Optimizer):
         if variables is None:
             return grads
         object.__setattr__(self, "_hvd_accumulated_for", None)
-        return reduce_gradients(grads, variables, self._hvd_reduction)
+        reduced = reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
+        scale = self._hvd_accumulated_scale
+        if scale == 1.0:
+            return reduced
+        return [None if g is None else g * tf.cast(scale, g.dtype) for g in reduced]
 
     def _hvd_is_update_step(self) -> bool:
         # `iterations` counts updates, in older releases of Keras 3 batches.
         batches = getattr(self, "_iterations", self.iterations)
-        return (int(batches.numpy()) + 1) % self.gradient_accumulation_steps == 0
+        return (
+            int(keras.ops.convert_to_numpy(batches)) + 1
+        ) % self.gradient_accumulation_steps == 0
 
 
 def _distributed_class(base: type, reduction: Reduction) -> type:

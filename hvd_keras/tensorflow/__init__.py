@@ -39,7 +39,10 @@ from hvd_keras.process_sets import (
     remove_process_set,
 )
 from hvd_keras.tensorflow.optimizer import DistributedOptimizer
-from hvd_keras.tensorflow.tape import DistributedGradientTape
+from hvd_keras.tensorflow.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+)
 from hvd_keras.world import (
     cross_rank,
     cross_size,
@@ -74,6 +77,7 @@ __all__ = [
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "PartialDistributedGradientTape",
     "LibraryError",
     "Max",
     "Min",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from typing import Any
 
 from hvd_keras.compression import Compression
 from hvd_keras.errors import not_implemented
 from hvd_keras.gradients import Reduction
 from hvd_keras.op_calls import Average, ReduceOp
+from hvd_keras.process_sets import ProcessSet, global_process_set
 from hvd_keras.tensorflow.v1_optimizer import DistributedV1Optimizer, is_v1_optimizer
 
 __all__ = ["DistributedOptimizer"]
@@ -29,7 +28,7 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Any = None,
-    process_set: Any = None,
+    process_set: ProcessSet | None = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Makes an optimizer apply the gradients of all ranks, reduced.
@@ -42,50 +41,48 @@ def DistributedOptimizer(
         NotInitializedError: ``hvd.init()`` has not been called.
         TypeError, ValueError: an argument is wrong, or the optimizer is distributed already.
     """
-    reduction = {
-        "op": op,
-        "compression": compression,
-        "sparse_as_dense": sparse_as_dense,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "device_dense": device_dense,
-        "device_sparse": device_sparse,
-    }
-    grouping = {"num_groups": num_groups, "groups": groups}
+    process_set = process_set or global_process_set
     if is_v1_optimizer(optimizer):
-        # Buckets by hand are a matter of speed only, and the automatic ones are faster.
-        known = [field.name for field in dataclasses.fields(Reduction)]
-        if process_set is not None:
-            reduction["process_set"] = process_set
+        reduction = Reduction(
+            op,
+            compression,
+            sparse_as_dense,
+            gradient_predivide_factor,
+            device_dense,
+            device_sparse,
+            name or "gradients",
+            process_set,
+            scale_local_gradients,
+            num_groups,
+            groups,
+        )
         return DistributedV1Optimizer(
             optimizer,
             name,
             use_locking,
-            Reduction(**_understood(reduction | {"name": name or "gradients"}, known)),
+            reduction,
             backward_passes_per_step,
             average_aggregated_gradients,
             scale_local_gradients,
         )
 
-    from hvd_keras.keras import optimizer as keras_optimizer  # late: it imports Keras
+    from hvd_keras.keras.optimizer import DistributedOptimizer as wrap  # late: it imports Keras
 
     if use_locking:
         raise not_implemented("hvd.DistributedOptimizer", "use_locking", True, "leave it out")
-    options = reduction | grouping
-    options["name"] = name
-    options["backward_passes_per_step"] = backward_passes_per_step
-    options["average_aggregated_gradients"] = average_aggregated_gradients
-    if process_set is not None:
-        options["process_set"] = process_set
-    if not scale_local_gradients:
-        options["scale_local_gradients"] = False
-    wrap = keras_optimizer.DistributedOptimizer
-    return wrap(optimizer, **_understood(options, inspect.signature(wrap).parameters))
-
-
-def _understood(options: dict[str, Any], known: Any) -> dict[str, Any]:
-    for option in options:
-        if option not in known:
-            raise not_implemented(
-                "hvd.DistributedOptimizer", option, options[option], "leave it out"
-            )
-    return options
+    return wrap(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )

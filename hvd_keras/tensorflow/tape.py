@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
-from hvd_keras.errors import not_implemented
 from hvd_keras.gradients import Reduction, reduce_gradients
 from hvd_keras.op_calls import Average, ReduceOp
+from hvd_keras.process_sets import ProcessSet, global_process_set
 
-__all__ = ["DistributedGradientTape"]
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 class DistributedGradientTape:
@@ -35,10 +35,14 @@ class DistributedGradientTape:
         device_dense, device_sparse: devices of the operations for dense and sparse gradients.
         compression: what floats travel as, see ``Compression``.
         sparse_as_dense: make ``tf.IndexedSlices`` dense before they are reduced.
-        op: ``Average`` or ``Sum``.
+        op: ``Average``, ``Sum`` or ``Adasum``.
         gradient_predivide_factor: with ``Average``, divide by it before the sum and by
             ``size() / gradient_predivide_factor`` after it.
-        num_groups, groups: not supported; gradients are grouped automatically.
+        num_groups: send dense gradients in this many groups; 0 groups them by size.
+        groups: lists of variables whose gradients are sent together.
+        process_set: the ranks among which gradients are reduced; this one has to be among them.
+        scale_local_gradients: with ``Average``, divide the gradients of local sources (see
+            ``register_local_source``) by the number of ranks.
 
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.
@@ -56,6 +60,8 @@ class DistributedGradientTape:
         gradient_predivide_factor: float = 1.0,
         num_groups: int = 0,
         groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
     ) -> None:
         world.require_initialized("hvd.DistributedGradientTape")
         if isinstance(gradtape, DistributedGradientTape):
@@ -65,7 +71,6 @@ class DistributedGradientTape:
             )
         if not isinstance(gradtape, tf.GradientTape):
             raise TypeError(f"gradtape is a {type(gradtape).__name__}; expected a tf.GradientTape")
-        refuse_groups("hvd.DistributedGradientTape", num_groups, groups)
         self._tape = gradtape
         self._reduction = Reduction(
             op,
@@ -75,7 +80,13 @@ class DistributedGradientTape:
             device_dense,
             device_sparse,
             "tape_gradients",
+            process_set,
+            scale_local_gradients,
+            num_groups,
+            groups,
         )
+        self._local_sources: list[Any] = []
+        self._local_layers: list[Any] = []
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -93,8 +104,18 @@ class DistributedGradientTape:
         """
         local = self._tape.gradient(target, sources, output_gradients, unconnected_gradients)
         flat_sources = tf.nest.flatten(sources)
-        reduced = reduce_gradients(tf.nest.flatten(local), flat_sources, self._reduction)
+        layer_sources = [v for layer in self._local_layers for v in layer.trainable_variables]
+        reduced = reduce_gradients(
+            tf.nest.flatten(local),
+            flat_sources,
+            self._reduction,
+            [*self._local_sources, *layer_sources],
+        )
         return tf.nest.pack_sequence_as(sources, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """Leaves the gradient of ``source`` to each rank: it is not reduced."""
+        self._local_sources.append(source)
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -109,10 +130,41 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
 
-def refuse_groups(function: str, num_groups: int, groups: Any) -> None:
-    """Raises ValueError where gradients are to be grouped by hand."""
-    remedy = "gradients are grouped automatically: leave it out"
-    if num_groups:
-        raise not_implemented(function, "num_groups", num_groups, remedy)
-    if groups is not None:
-        raise not_implemented(function, "groups", groups, remedy)
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> DistributedGradientTape:
+    """``DistributedGradientTape`` that leaves the variables of some layers to each rank.
+
+    Args:
+        local_layers: a Keras layer or several, built or not.
+
+    The other arguments are those of ``DistributedGradientTape``.
+    """
+    from hvd_keras.keras.optimizer import as_layers  # which needs Keras
+
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    tape._local_layers.extend(as_layers(local_layers))
+    return tape
