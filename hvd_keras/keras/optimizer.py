@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import tensorflow as tf
@@ -112,7 +112,6 @@ def DistributedOptimizer(
     scale = _accumulate(target, backward_passes_per_step, average_aggregated_gradients)
     # Not plain assignments: Keras's __setattr__ looks for variables in what is assigned.
     object.__setattr__(target, "__class__", _distributed_class(type(target), reduction))
-    object.__setattr__(target, "_hvd_local", _Local())
     object.__setattr__(target, "_hvd_accumulated_scale", scale)
     return optimizer
 
@@ -229,7 +228,7 @@ class DistributedMixin(_Optimizer):
     """What a distributed optimizer does differently from its base class."""
 
     _hvd_reduction: Reduction
-    _hvd_local: _Local
+    _hvd_local_or_none: _Local | None = None
     # Keras averages the gradients of several batches; multiplied by this they may be their sum.
     _hvd_accumulated_scale = 1.0
     # Set while `apply` is to leave the gradients alone, since they are reduced already.
@@ -246,6 +245,13 @@ class DistributedMixin(_Optimizer):
             variables = trainable_variables or self._trainable_variables
             grads = self.hvd_reduce(grads, variables)
         super().apply(grads, trainable_variables)
+
+    @property
+    def _hvd_local(self) -> _Local:
+        # Not made by __init__: Keras makes copies of the optimizer with from_config.
+        if self._hvd_local_or_none is None:
+            object.__setattr__(self, "_hvd_local_or_none", _Local())
+        return cast(_Local, self._hvd_local_or_none)
 
     def register_local_var(self, var: Any) -> None:
         """Leaves the variable to each rank: its gradients are not reduced."""

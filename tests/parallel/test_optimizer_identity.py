@@ -114,13 +114,12 @@ def test_wrapping_twice_is_an_error():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"op": hvd.Max}, ValueError, "expected hvd.Average or hvd.Sum"),
-        ({"op": "average"}, ValueError, "expected hvd.Average or hvd.Sum"),
+        ({"op": hvd.Max}, ValueError, "expected hvd.Average, hvd.Sum or"),
+        ({"op": "average"}, ValueError, "expected hvd.Average, hvd.Sum or"),
         ({"gradient_predivide_factor": 0.0}, ValueError, "greater than 0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, ValueError, "no meaning with"),
-        ({"backward_passes_per_step": 2}, ValueError, "gradient_accumulation_steps"),
-        ({"num_groups": 2}, ValueError, "grouped automatically"),
-        ({"groups": [[]]}, ValueError, "grouped automatically"),
+        ({"num_groups": -1}, ValueError, "at least 0"),
+        ({"process_set": [0]}, TypeError, "is not a hvd.ProcessSet"),
         ({"unknown": 1}, TypeError, "unknown"),
     ],
 )

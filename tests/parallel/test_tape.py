@@ -177,7 +177,7 @@ def test_wrong_arguments():
         hvd.DistributedGradientTape(tape)
     with pytest.raises(TypeError, match="expected a tf.GradientTape"):
         hvd.DistributedGradientTape([])
-    with pytest.raises(ValueError, match="expected hvd.Average or hvd.Sum"):
+    with pytest.raises(ValueError, match="expected hvd.Average, hvd.Sum or"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Min)
     with pytest.raises(ValueError, match="grouped automatically"):
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=3)

@@ -127,13 +127,17 @@ SIGNATURES = {
     "tensorflow.broadcast_object": "obj root_rank session name process_set",
     "tensorflow.allgather_object": "obj session name process_set",
     "tensorflow.DistributedGradientTape": "gradtape device_dense device_sparse compression "
-    "sparse_as_dense op gradient_predivide_factor num_groups groups",
+    "sparse_as_dense op gradient_predivide_factor num_groups groups process_set "
+    "scale_local_gradients",
     "tensorflow.DistributedOptimizer": "optimizer name use_locking device_dense device_sparse "
     "compression sparse_as_dense backward_passes_per_step op gradient_predivide_factor "
     "average_aggregated_gradients num_groups groups process_set scale_local_gradients",
     "keras.DistributedOptimizer": "optimizer name device_dense device_sparse compression "
     "sparse_as_dense gradient_predivide_factor op backward_passes_per_step "
-    "average_aggregated_gradients num_groups groups",
+    "average_aggregated_gradients num_groups groups process_set scale_local_gradients",
+    "keras.PartialDistributedOptimizer": "optimizer name device_dense device_sparse compression "
+    "sparse_as_dense gradient_predivide_factor op backward_passes_per_step "
+    "average_aggregated_gradients groups process_set local_layers scale_local_gradients",
     "keras.allreduce": "value name average prescale_factor postscale_factor op compression",
     "keras.allgather": "value name",
     "keras.broadcast": "value root_rank name",
