@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from hvd_keras import compat
+from hvd_keras.compat.main_module import run_as_main
 from hvd_keras.launch import environment
 
 USAGE = """\
@@ -40,10 +41,10 @@ def main() -> None:
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         else:
             sys.argv = ["-c", *rest[1:]]
-            _run_code(rest[0], "<string>")
+            run_as_main(rest[0], "<string>")
     elif first == "-":
         sys.argv = arguments
-        _run_code(sys.stdin.read(), "<stdin>")
+        run_as_main(sys.stdin.read(), "<stdin>")
     elif first.startswith("-"):
         _refuse(
             f"{first} is not an option here; options of python come before -m, as in "
@@ -72,21 +73,7 @@ def _run_script(script: str, arguments: list[str]) -> None:
     if Path(script).is_dir():
         runpy.run_path(script, run_name="__main__")
     else:
-        _run_code(Path(script).read_bytes(), script)
-
-
-def _run_code(source: str | bytes, name: str) -> None:
-    # In the real __main__, so that pickled functions and classes of the script are found there.
-    module = sys.modules["__main__"]
-    namespace = module.__dict__
-    for own in [n for n in namespace if not n.startswith("__")]:
-        del namespace[own]
-    namespace.update(__spec__=None, __package__=None, __doc__=None, __cached__=None)
-    if name.startswith("<"):
-        namespace.pop("__file__", None)
-    else:
-        namespace["__file__"] = name
-    exec(compile(source, name, "exec", dont_inherit=True), namespace)
+        run_as_main(Path(script).read_bytes(), script)
 
 
 def _refuse(message: str) -> None:

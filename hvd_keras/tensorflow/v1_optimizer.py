@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         self._average_passes = average_aggregated_gradients
         self._scale_local = scale_local_gradients
         self._local_ids: set[int] = set()
+        self._has_reduced = False
         # By graph, since one optimizer may serve several: (is this run the one that applies?, sums)
         self._accumulators: dict[Any, tuple[tf.Tensor, list[Any]]] = {}
 
@@ -78,6 +80,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
     def compute_gradients(self, *args: Any, **kwargs: Any) -> GradsAndVars:
         """Returns pairs of reduced gradient and variable; arguments as for the wrapped one's."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        self._has_reduced = True
         grads = [grad for grad, _ in pairs]
         variables = [variable for _, variable in pairs]
         if self._passes > 1:
@@ -92,8 +95,18 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         global_step: Any = None,
         name: str | None = None,
     ) -> Any:
-        """Applies the gradients with the wrapped optimizer, and returns the operation."""
+        """Applies the gradients with the wrapped optimizer, and returns the operation.
+
+        It reduces nothing: the gradients are those that ``compute_gradients`` has returned.
+        """
         pairs = list(grads_and_vars)
+        if not self._has_reduced and world.size() > 1:
+            warnings.warn(
+                f"{self.get_name()} applies gradients that it has not computed, and so not "
+                "reduced: each rank applies its own, unless a DistributedGradientTape has reduced "
+                "them. Compute them with compute_gradients() or minimize() of this optimizer",
+                stacklevel=2,
+            )
         found = self._accumulators.get(_graph())
         if found is None:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)

@@ -182,6 +182,13 @@ def test_in_eager_code():
     np.testing.assert_allclose(v, [1.0 - MEAN, 2.0 - MEAN], rtol=1e-6)
 
 
+def test_gradients_that_were_not_reduced_are_told():
+    v = variable("v", [1.0])
+    optimizer = distributed(train.GradientDescentOptimizer(1.0))
+    with pytest.warns(UserWarning, match="not reduced"):
+        optimizer.apply_gradients([(tf.ones([1]), v)])
+
+
 def test_wrapping_twice_is_an_error():
     optimizer = distributed(train.GradientDescentOptimizer(1.0))
     with pytest.raises(ValueError, match="distributed already"):
