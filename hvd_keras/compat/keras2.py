@@ -25,8 +25,10 @@ def accept_old_spellings() -> None:
       is left out, with a warning.
     - ``optimizer.variables()``, as in ``hvd.broadcast_variables(optimizer.variables(), 0)``.
     """
-    if not getattr(keras.Model.compile, "hvd_accepts", False):
-        keras.Model.compile = _accepting(keras.Model.compile)
+    # Where it is defined: loading a model takes a compile() elsewhere for one of the user's own.
+    owner = next(cls for cls in keras.Model.__mro__ if "compile" in cls.__dict__)
+    if not getattr(owner.compile, "hvd_accepts", False):
+        owner.compile = _accepting(owner.compile)
     public = [cls for cls in vars(keras.optimizers).values() if isinstance(cls, type)]
     for cls in {base for optimizer in public for base in optimizer.__mro__}:
         variables = cls.__dict__.get("variables")

@@ -144,7 +144,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
             results[i] = grad
         if self._scale_local:
             for i in set(range(len(results))) - set(shared):
-                results[i] = _scaled(results[i], 1.0 / world.size())
+                results[i] = _scaled(results[i], 1.0 / self._reduction.process_set.size())
         return results
 
     def _accumulate(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

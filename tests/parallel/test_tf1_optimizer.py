@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import process_sets
 from hvd_keras.tensorflow import optimizer as dispatch
 from hvd_keras.tensorflow.hooks import broadcast_global_variables
 
@@ -173,6 +174,16 @@ def test_a_local_variable_keeps_its_gradient():
         sess.run(train_op)
         np.testing.assert_allclose(sess.run(shared), [-MEAN], rtol=1e-6)
         np.testing.assert_allclose(sess.run(local), [-(RANK + 1.0) / SIZE], rtol=1e-6)
+
+
+def test_process_set():
+    own = [process_sets.add_process_set([rank]) for rank in range(SIZE)][RANK]
+    v = variable("v", [0.0])
+    optimizer = distributed(train.GradientDescentOptimizer(1.0), process_set=own)
+    train_op = optimizer.minimize(tf.reduce_sum(v) * (RANK + 1.0))
+    with session() as sess:
+        sess.run(train_op)
+        np.testing.assert_allclose(sess.run(v), [-(RANK + 1.0)], rtol=1e-6)
 
 
 def test_in_eager_code():

@@ -154,15 +154,13 @@ TABLES = {
 NAMES = {
     "horovod.tensorflow": "Average Sum Min Max Product Compression ProcessSet global_process_set "
     "add_process_set remove_process_set vars_to_refs refs_to_vars check_extension gpu_available "
-    "split_list mpi_ops elastic keras Adasum SyncBatchNormalization",
+    "split_list mpi_ops elastic keras Adasum",
     "horovod.tensorflow.compression": "Compression Compressor NoneCompressor FP16Compressor",
     "horovod.tensorflow.keras": "init shutdown is_initialized size rank local_rank cross_rank "
     "mpi_built gloo_built nccl_built Average Sum Compression ProcessSet global_process_set "
     "add_process_set remove_process_set callbacks elastic start_timeline stop_timeline",
     "horovod.keras": "init rank size local_size Average Sum Adasum Compression global_process_set "
     "callbacks elastic",
-    "horovod.keras.callbacks": "BestModelCheckpoint",
-    "horovod.tensorflow.keras.callbacks": "BestModelCheckpoint",
     "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt "
     "HorovodVersionMismatchError",
     "horovod.common.elastic": "State ObjectState run_fn",
@@ -225,6 +223,25 @@ def test_signatures(module, found):
         if line:
             name, _, arguments = line.partition("(")
             assert found[0][f"{module}.{name}"] == arguments.removesuffix(")"), f"{module}.{name}"
+
+
+@pytest.mark.parametrize(
+    "module, name, place",
+    [
+        ("tensorflow", "SyncBatchNormalization", "keras"),
+        ("tensorflow.sync_batch_norm", "SyncBatchNormalization", "keras"),
+        ("keras.callbacks", "BestModelCheckpoint", "keras.callbacks"),
+        ("tensorflow.keras.callbacks", "BestModelCheckpoint", "keras.callbacks"),
+    ],
+)
+def test_names_that_hvd_keras_may_have(module, name, place):
+    code = (
+        "import importlib; from hvd_keras import compat; compat.install(); "
+        f"here = getattr(importlib.import_module('hvd_keras.{place}'), {name!r}, None); "
+        f"there = getattr(importlib.import_module('horovod.{module}'), {name!r}, None); "
+        "assert here is there, (here, there)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_names(found):
