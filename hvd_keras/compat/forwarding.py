@@ -51,7 +51,9 @@ def find(name: str, places: Sequence[str]) -> Any:
             return getattr(module, name)
         except (AttributeError, ModuleNotFoundError):
             continue
-    raise missing_attribute("horovod", name)
+    error = AttributeError(f"this release of hvd_keras has no {name}")
+    error.name = name
+    raise error
 
 
 def missing_attribute(module: str, name: str) -> AttributeError:

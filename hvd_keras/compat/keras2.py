@@ -30,7 +30,8 @@ def accept_old_spellings() -> None:
     if not getattr(owner.compile, "hvd_accepts", False):
         owner.compile = _accepting(owner.compile)
     public = [cls for cls in vars(keras.optimizers).values() if isinstance(cls, type)]
-    for cls in {base for optimizer in public for base in optimizer.__mro__}:
+    classes: set[Any] = {base for optimizer in public for base in optimizer.__mro__}
+    for cls in classes:
         variables = cls.__dict__.get("variables")
         if isinstance(variables, property) and not hasattr(variables.fget, "hvd_accepts"):
             cls.variables = property(_callable(variables.fget), doc=variables.__doc__)
