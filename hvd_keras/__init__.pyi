@@ -74,6 +74,12 @@ from .errors import (
 )
 from .keras import callbacks as callbacks
 from .keras.data import shard as shard
+from .keras.evaluation import (
+    evaluate as evaluate,
+)
+from .keras.evaluation import (
+    predict as predict,
+)
 from .keras.optimizer import (
     DistributedOptimizer as DistributedOptimizer,
 )
@@ -81,6 +87,7 @@ from .keras.optimizer import (
     PartialDistributedOptimizer as PartialDistributedOptimizer,
 )
 from .keras.saving import load_model as load_model
+from .keras.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
 from .objects import (
     allgather_object as allgather_object,
 )

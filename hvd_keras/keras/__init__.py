@@ -24,8 +24,9 @@ from hvd_keras.collectives import (
 )
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
-from hvd_keras.keras.loss_scale import install as _install
+from hvd_keras.keras.loss_scale import install as _install_loss_scale
 from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from hvd_keras.keras.stopping import install as _install_stopping
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -72,7 +73,10 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
+    "SyncBatchNormalization",
     "callbacks",
+    "evaluate",
+    "predict",
     "cross_rank",
     "cross_size",
     "init",
@@ -86,7 +90,8 @@ __all__ = [
     "size",
 ]
 
-_install()
+_install_loss_scale()
+_install_stopping()
 
 
 @_tf.autograph.experimental.do_not_convert
@@ -129,7 +134,14 @@ def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -
     return _collectives.reducescatter(value, op=op, name=name)
 
 
-_LAZY = {"callbacks": ".callbacks", "load_model": ".saving", "shard": ".data"}
+_LAZY = {
+    "SyncBatchNormalization": ".sync_batch_norm",
+    "callbacks": ".callbacks",
+    "evaluate": ".evaluation",
+    "load_model": ".saving",
+    "predict": ".evaluation",
+    "shard": ".data",
+}
 
 
 def __getattr__(name: str) -> Any:

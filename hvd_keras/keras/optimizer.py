@@ -213,9 +213,14 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
 
 def is_distributed(optimizer: Any) -> bool:
     """Returns whether the optimizer, or the one that it scales the loss for, is distributed."""
+    return distributed_in(optimizer) is not None
+
+
+def distributed_in(optimizer: Any) -> DistributedMixin | None:
+    """Returns the distributed optimizer that this is, or that it scales the loss for."""
     while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer = optimizer.inner_optimizer
-    return isinstance(optimizer, DistributedMixin)
+    return optimizer if isinstance(optimizer, DistributedMixin) else None
 
 
 if TYPE_CHECKING:

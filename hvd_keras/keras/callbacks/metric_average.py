@@ -12,7 +12,7 @@ import numpy as np
 from hvd_keras import collectives, objects, world
 from hvd_keras.keras import _peers
 
-__all__ = ["MetricAverageCallback"]
+__all__ = ["MetricAverageCallback", "average_logs"]
 
 _RULES = ("sum", "mean", "only_first_replica")
 
@@ -139,6 +139,11 @@ def _plain(value: Any) -> Any:
 def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def average_logs(model: keras.Model, logs: dict[str, Any]) -> dict[str, Any]:
+    """Returns ``logs`` of an evaluation that has just ended, over all ranks; all must call it."""
+    return {**logs, **_average(model, 0, logs, {"": _Snapshot(model)})}
 
 
 def _average(
