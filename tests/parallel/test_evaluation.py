@@ -16,7 +16,9 @@ RANK, SIZE = hvd.rank(), hvd.size()
 def model(optimizer="sgd"):
     keras.utils.set_random_seed(5)
     result = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
-    result.compile(optimizer, "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()])
+    result.compile(
+        optimizer, "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")]
+    )
     return result
 
 

@@ -23,11 +23,8 @@ def data(rows):
 
 
 @pytest.mark.parametrize("rows", [ROWS, UNEVEN], ids=["even", "uneven"])
-@pytest.mark.parametrize("axis", [-1, 1])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("axis", "masked"), [(-1, False), (1, False), (-1, True)])
 def test_outputs_and_moving_statistics(rows, axis, masked):
-    if masked and axis == 1:
-        pytest.skip("Keras's mask has the shape of the inputs without their last axis")
     parts = data(rows)
     masks = [np.random.default_rng(9 + r).random((n, 6)) < 0.6 for r, n in enumerate(rows)]
     arguments = [{"mask": mask} if masked else {} for mask in masks]
@@ -50,7 +47,7 @@ def model_with(layer):
 
 
 def test_training_equals_one_process_on_the_joined_batch():
-    parts = [part[:, 0] for part in data(ROWS)]
+    parts = [(part[:, 0] - 100) / 10 for part in data(ROWS)]
     alone = model_with(keras.layers.BatchNormalization())
     alone.compile(keras.optimizers.SGD(0.1), "mse")
     whole = np.concatenate(parts)
