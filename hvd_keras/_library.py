@@ -22,7 +22,7 @@ __all__ = ["check_build", "library_path", "load"]
 _FOLDER = Path(__file__).resolve().parent
 _REBUILD = (
     "rebuild it in the source folder of hvd_keras: "
-    "pip install --no-build-isolation --force-reinstall --no-deps ."
+    "pip install --force-reinstall --no-deps ."
 )
 
 

@@ -30,7 +30,7 @@ def test_other_tensorflow(tmp_path, installed):
         _library.check_build(installed, tmp_path)
     message = str(caught.value)
     assert f"built for TensorFlow 2.21.0, but TensorFlow {installed} is installed" in message
-    assert "pip install --no-build-isolation --force-reinstall --no-deps ." in message
+    assert "pip install --force-reinstall --no-deps ." in message
 
 
 def test_other_python(tmp_path):
