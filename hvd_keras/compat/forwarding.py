@@ -56,6 +56,13 @@ def find(name: str, places: Sequence[str]) -> Any:
     raise error
 
 
+@functools.cache
+def _target(name: str, places: tuple[str, ...]) -> tuple[Any, frozenset[str]]:
+    """The function and the names of its arguments; looking for them takes as long as a call."""
+    function = find(name, places)
+    return function, frozenset(inspect.signature(function).parameters)
+
+
 def missing_attribute(module: str, name: str) -> AttributeError:
     """Returns the error for a name that the alias does not have."""
     remedy = NOT_CARRIED_OVER.get(
@@ -89,8 +96,7 @@ def forward(
         def function(*args: Any, **kwargs: Any) -> Any:
             given = _given(signature, signature.bind(*args, **kwargs).arguments)
             with translated():
-                target = find(name or stub.__name__, places)
-                accepted = inspect.signature(target).parameters
+                target, accepted = _target(name or stub.__name__, tuple(places))
                 for argument in [a for a in given if a not in accepted]:
                     if argument not in ignored:
                         raise NotImplementedError(
