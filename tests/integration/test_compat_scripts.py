@@ -327,3 +327,46 @@ for repetition in range(3):
 def test_init_again_after_shutdown(tmp_path):
     output = hvdrun(AGAIN, tmp_path=tmp_path)
     assert all(output.count(f"sum {n} 2.0") == 2 for n in range(3))
+
+
+EMBEDDING = """
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+import horovod.keras as hvd
+import horovod.tensorflow as hvd_tf
+
+hvd.init()
+options = hvd_tf.broadcast_object({"lr": 0.5} if hvd.rank() == 0 else None, root_rank=0)
+for sparse_as_dense in (False, True):
+    model = keras.Sequential([
+        keras.layers.Input([1], dtype="int32"),
+        keras.layers.Embedding(4, 2, embeddings_initializer="ones"),
+    ])
+    opt = keras.optimizers.SGD(options["lr"] * hvd.size())
+    model.compile(
+        hvd.DistributedOptimizer(opt, sparse_as_dense=sparse_as_dense),
+        loss=lambda y, x: keras.ops.sum(x, axis=(1, 2)),
+    )
+    # Both ranks look row 0 up, and row r + 1; each row of a batch of two has gradient 1/2.
+    rows = np.array([[0], [hvd.rank() + 1]])
+    model.fit(rows, rows, batch_size=2, epochs=2, shuffle=False, verbose=0)
+    want = np.ones([4, 2])
+    want[0] -= 2 * 1.0 * 0.5
+    want[1:3] -= 2 * 1.0 * 0.25
+    np.testing.assert_allclose(model.get_weights()[0], want, rtol=1e-6)
+
+names = hvd_tf.allgather_object(f"rank {hvd.rank()}")
+assert names == ["rank 0", "rank 1"], names
+uneven = hvd.allgather(np.full([hvd.rank() + 1, 2], float(hvd.rank())))
+np.testing.assert_array_equal(uneven, [[0, 0], [1, 1], [1, 1]])
+assert float(hvd.allreduce(hvd.rank() + 1.0, name="mean", average=True)) == 1.5
+resume_from_epoch = hvd.broadcast(7 if hvd.rank() == 0 else 0, 0, name="resume_from_epoch")
+assert int(resume_from_epoch) == 7
+print("finished", hvd.rank())
+"""
+
+
+def test_embeddings_and_objects(tmp_path):
+    output = hvdrun(EMBEDDING, tmp_path=tmp_path)
+    assert "finished 0" in output and "finished 1" in output
