@@ -72,6 +72,7 @@ def allreduce(
         TypeError, ValueError: an argument is wrong, or this rank is not in ``process_set``.
     """
     world.require_initialized("hvd.allreduce()")
+    resolve(process_set, "hvd.allreduce()")
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         full_name = collective_name("allreduce", name, ignore_name_scope=ignore_name_scope)

@@ -38,6 +38,7 @@ from hvd_keras.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from hvd_keras.tensorflow.hooks import BroadcastGlobalVariablesHook, broadcast_global_variables
 from hvd_keras.tensorflow.optimizer import DistributedOptimizer
 from hvd_keras.tensorflow.tape import (
     DistributedGradientTape,
@@ -74,6 +75,7 @@ __all__ = [
     "remove_process_set",
     "size_op",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -90,6 +92,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "broadcast_global_variables",
     "broadcast_variables",
     "cross_rank",
     "cross_size",
