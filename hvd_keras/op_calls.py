@@ -173,77 +173,36 @@ def allreduce_slices(
     name: str,
     process_set: int = 0,
 ) -> list[tf.IndexedSlices]:
-    """Joins the slices of all ranks.
+    """Joins the slices of all ranks: one allgather of the values and one of the indices per type.
 
-    Slices of one rank that have the same index are added up before they travel. The indices are
-    gathered first. Where the ranks together have at least as many slices as the tensor has rows,
-    which is then decided alike on all ranks, the values travel as a dense tensor, and otherwise as
-    they are.
+    An index that several slices have, of one rank or of several, stays several slices, exactly as
+    in the gradient that one process computes on the joined batch.
     """
     if slices and op not in (Sum, Average):
         raise ValueError(
             f"tf.IndexedSlices can be reduced with hvd.Sum and hvd.Average, not with {op!r}; "
             "convert them with tf.convert_to_tensor() first"
         )
+    sent = [compression.compress(to_tensor(s.values, name)) for s in slices]
     if not slices:
         return []
-    own = [_merged(s, name) for s in slices]
+    values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values", process_set)
     # Who takes part is known when the operation runs only, since ranks may have joined.
-    one = tf.ones([1], own[0].indices.dtype)
+    one = tf.ones([1], slices[0].indices.dtype)
     *indices, ones = _gather_by_type(
-        [*(s.indices for s in own), one], f"{name}.indices", process_set
+        [*(s.indices for s in slices), one], f"{name}.indices", process_set
     )
+    contributors = tf.size(ones)
     results = []
-    for number, (part, gathered) in enumerate(zip(own, indices, strict=True)):
-        part_name = f"{name}.{number}" if number else name
-        value, index = _sum_values(part, gathered, compression, part_name, process_set)
+    for original, value, index, (_, context) in zip(slices, values, indices, sent, strict=True):
+        value = compression.decompress(value, context)
         if op is Average:
             divide = tf.truncatediv if value.dtype.is_integer else tf.divide
-            value = divide(value, tf.cast(tf.size(ones), value.dtype))
+            value = divide(value, tf.cast(contributors, value.dtype))
         if scale != 1.0:
             value = value * tf.cast(scale, value.dtype)
-        results.append(tf.IndexedSlices(value, index, part.dense_shape))
+        results.append(tf.IndexedSlices(value, index, original.dense_shape))
     return results
-
-
-def _merged(slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
-    """Adds up the slices that have the same index."""
-    values = to_tensor(slices.values, name)
-    unique, positions = tf.unique(slices.indices)
-    summed = tf.math.unsorted_segment_sum(values, positions, tf.size(unique))
-    shape = values.shape.as_list()
-    if shape is not None:
-        summed = tf.ensure_shape(summed, [None, *shape[1:]])
-    return tf.IndexedSlices(summed, unique, slices.dense_shape)
-
-
-def _sum_values(
-    own: tf.IndexedSlices, indices: tf.Tensor, compression: Any, name: str, process_set: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns values and indices of all ranks' slices; ``indices`` are those of all ranks."""
-
-    def as_slices() -> tuple[tf.Tensor, tf.Tensor]:
-        sent, context = compression.compress(own.values)
-        (values,) = allgather_tensors([sent], f"{name}.values", process_set)
-        return compression.decompress(values, context), indices
-
-    def as_dense() -> tuple[tf.Tensor, tf.Tensor]:
-        dense = tf.scatter_nd(
-            tf.expand_dims(own.indices, 1),
-            own.values,
-            tf.cast(own.dense_shape, own.indices.dtype),
-        )
-        sent, context = compression.compress(dense)
-        (summed,) = allreduce_tensors([sent], Sum, 1.0, 1.0, f"{name}.dense", process_set)
-        # Only what a rank has touched: to some optimizers a slice of zeros is not the same as none.
-        touched = tf.unique(indices)[0]
-        return tf.gather(compression.decompress(summed, context), touched), touched
-
-    if own.dense_shape is None:
-        return as_slices()
-    rows = tf.cast(own.dense_shape[0], tf.int64)
-    is_dense = tf.size(indices, out_type=tf.int64) >= rows
-    return tf.cond(is_dense, as_dense, as_slices)
 
 
 def allgather_tensors(

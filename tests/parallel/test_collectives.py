@@ -12,7 +12,6 @@ import hvd_keras as hvd
 import hvd_keras.keras
 import hvd_keras.tensorflow
 import hvd_keras.tensorflow.keras
-from hvd_keras import _library
 
 pytestmark = pytest.mark.ranks(3)
 
@@ -203,48 +202,9 @@ def test_grouped_allreduce_mixes_dense_and_sparse():
 
 
 def test_indexed_slices_of_integers_truncate():
-    value = tf.constant([[7 if RANK == 0 else 8]])
-    sparse = tf.IndexedSlices(value, tf.constant([RANK]), tf.constant([100, 1]))
-    result = hvd.allreduce(sparse, op=hvd.Average)
-    assert result.values.numpy().tolist() == [[7 // SIZE]] + [[8 // SIZE]] * (SIZE - 1)
-
-
-@MODES
-def test_slices_of_one_index_are_added_up_before_they_travel(run):
-    def function():
-        mine = tf.IndexedSlices(
-            tf.constant([[1.0], [2.0], [4.0]]), tf.constant([5, 3, 5]), tf.constant([100, 1])
-        )
-        result = hvd.allreduce(mine, op=hvd.Sum)
-        return result.values, result.indices
-
-    values, indices = run(function)
-    np.testing.assert_array_equal(indices, [5, 3] * SIZE)
-    np.testing.assert_array_equal(values, [[5], [2]] * SIZE)
-
-
-@MODES
-@pytest.mark.parametrize("rows", [8, 1000], ids=["dense", "sparse"])
-def test_many_slices_travel_as_a_dense_tensor(run, rows):
-    width, each = 50, 4  # 12 slices on all ranks, of 8 rows or of 1000
-
-    def function():
-        mine = tf.IndexedSlices(
-            tf.ones([each, width]), tf.range(each) + RANK, tf.constant([rows, width])
-        )
-        result = hvd.allreduce(mine, op=hvd.Sum)
-        return tf.convert_to_tensor(result), result.indices
-
-    before = _library.core.stats()["bytes"]
-    dense, indices = run(function)
-    sent = _library.core.stats()["bytes"] - before
-    expected = np.zeros((rows, width))
-    for rank in range(SIZE):
-        expected[rank : rank + each] += 1
-    np.testing.assert_array_equal(dense, expected)
-    # Rows that no rank has touched are not in the result.
-    assert set(np.asarray(indices).tolist()) == set(range(each + SIZE - 1))
-    assert sent == 4 * (each + 1) + 4 * width * (rows if rows == 8 else each)
+    mine = tf.IndexedSlices(tf.constant([[7]]), tf.constant([0]), tf.constant([1, 1]))
+    result = hvd.allreduce(mine, op=hvd.Average)
+    assert result.values.numpy().tolist() == [[7 // SIZE]] * SIZE
 
 
 @MODES
