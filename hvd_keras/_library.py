@@ -20,10 +20,7 @@ from hvd_keras.errors import LibraryError
 __all__ = ["check_build", "library_path", "load"]
 
 _FOLDER = Path(__file__).resolve().parent
-_REBUILD = (
-    "rebuild it in the source folder of hvd_keras: "
-    "pip install --force-reinstall --no-deps ."
-)
+_REBUILD = "rebuild it in the source folder of hvd_keras: pip install --force-reinstall --no-deps ."
 
 
 def library_path(folder: Path = _FOLDER) -> Path:
