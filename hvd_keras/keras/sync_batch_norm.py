@@ -52,9 +52,14 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         # The mean first, and the variance around it: the difference of two large sums of squares
         # would lose what one process on the joined batch keeps.
         sums = tf.stack([tf.reduce_sum(inputs * weights, axes), tf.reduce_sum(weights, axes)])
-        total, count = tf.unstack(allreduce(sums, op=Sum, name="sync_batch_norm.mean"))
+        total, count = tf.unstack(_sum(sums, "mean"))
         mean = tf.math.divide_no_nan(total, count)
         shape = [-1 if i == axis else 1 for i in range(len(inputs.shape))]
         squares = tf.square(inputs - tf.reshape(mean, shape)) * weights
-        squares = allreduce(tf.reduce_sum(squares, axes), op=Sum, name="sync_batch_norm.variance")
+        squares = _sum(tf.reduce_sum(squares, axes), "variance")
         return mean, tf.math.divide_no_nan(squares, count)
+
+
+def _sum(tensor: tf.Tensor, what: str) -> tf.Tensor:
+    # Without the name scopes, which hold layer names: Keras numbers those per process.
+    return allreduce(tensor, op=Sum, name=f"sync_batch_norm.{what}", ignore_name_scope=True)

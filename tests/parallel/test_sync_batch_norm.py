@@ -52,6 +52,8 @@ def test_training_equals_one_process_on_the_joined_batch():
     alone.compile(keras.optimizers.SGD(0.1), "mse")
     whole = np.concatenate(parts)
     alone.fit(whole, whole[:, :1], epochs=4, batch_size=len(whole), shuffle=False, verbose=0)
+    if RANK == 0:
+        model_with(keras.layers.BatchNormalization())  # its layers have other numbers from here on
     model = model_with(hvd.SyncBatchNormalization())
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     mine = parts[RANK]

@@ -179,5 +179,5 @@ def test_wrong_arguments():
         hvd.DistributedGradientTape([])
     with pytest.raises(ValueError, match="expected hvd.Average, hvd.Sum or"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Min)
-    with pytest.raises(ValueError, match="grouped automatically"):
-        hvd.DistributedGradientTape(tf.GradientTape(), num_groups=3)
+    with pytest.raises(ValueError, match="at least 0"):
+        hvd.DistributedGradientTape(tf.GradientTape(), num_groups=-1)
