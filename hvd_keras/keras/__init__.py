@@ -26,7 +26,7 @@ from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.keras.loss_scale import install as _install_loss_scale
 from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from hvd_keras.keras.stopping import install as _install_stopping
+from hvd_keras.keras.epochs import install as _install_epochs
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -91,7 +91,7 @@ __all__ = [
 ]
 
 _install_loss_scale()
-_install_stopping()
+_install_epochs()
 
 
 @_tf.autograph.experimental.do_not_convert
