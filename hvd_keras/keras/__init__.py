@@ -24,9 +24,11 @@ from hvd_keras.collectives import (
 )
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
+from hvd_keras.keras.epochs import install as _install_epochs
 from hvd_keras.keras.loss_scale import install as _install_loss_scale
 from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from hvd_keras.keras.epochs import install as _install_epochs
+from hvd_keras.keras.progress_bar import install as _install_progress_bar
+from hvd_keras.keras.unreduced import install as _install_unreduced
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -92,6 +94,8 @@ __all__ = [
 
 _install_loss_scale()
 _install_epochs()
+_install_progress_bar()
+_install_unreduced()
 
 
 @_tf.autograph.experimental.do_not_convert

@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
+from hvd_keras.double_reduction import check_not_reduced
 from hvd_keras.gradients import Reduction, reduce_gradients
 from hvd_keras.op_calls import Average, ReduceOp
 from hvd_keras.process_sets import ProcessSet, global_process_set
@@ -274,6 +275,7 @@ class DistributedMixin(_Optimizer):
 
     def hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces what has to be reduced at every batch."""
+        check_not_reduced(grads, self._hvd_reduction.op)
         if not self.hvd_accumulates:
             return reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
         # Keras assigns these in every step, so they cannot wait for the update.
