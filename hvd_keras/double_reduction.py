@@ -1,8 +1,8 @@
 """Noticing gradients that are about to be reduced a second time.
 
-A ``DistributedGradientTape`` reduces, and so does a ``DistributedOptimizer``. With both, sums become
-size times too large, without any other sign. The tape marks what it returns; in a graph the mark is
-found through a few operations more, like those of clipping.
+A ``DistributedGradientTape`` reduces, and so does a ``DistributedOptimizer``. With both, sums
+become size times too large, without any other sign. The tape marks what it returns; in a graph it
+is also recognized behind a few more operations, like those of clipping.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def check_not_reduced(gradients: Iterable[Any], op: ReduceOp) -> None:
     if not any(getattr(tensor, _MARK, False) for tensor in tensors) and not _descends(tensors):
         return
     message = (
-        "these gradients have been reduced by a DistributedGradientTape, and a DistributedOptimizer "
-        "reduces them again; use one of the two, and a plain tf.GradientTape or optimizer for the "
-        "other"
+        "these gradients have been reduced by a DistributedGradientTape, and a "
+        "DistributedOptimizer reduces them again; use one of the two, and a plain tf.GradientTape "
+        "or optimizer for the other"
     )
     if op is not Average:
         raise ValueError(f"{message} ({op!r} of what is reduced already is a wrong number)")
