@@ -54,7 +54,7 @@ def _descends(gradients: list[Any]) -> bool:
     """Whether a tape's collective is among the nearest operations that the gradients come from."""
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     waiting = [v.op for v in values if tf.is_symbolic_tensor(v)]
-    seen = set()
+    seen: set[str] = set()
     while waiting and len(seen) < _OPERATIONS:
         operation = waiting.pop(0)
         if operation.name in seen:

@@ -20,6 +20,7 @@ Where the reduction takes place:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,6 +52,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    merge_slices: bool | None = None,
 ) -> keras.optimizers.Optimizer:
     """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
 
@@ -79,6 +81,12 @@ def DistributedOptimizer(
         process_set: the ranks among which gradients are reduced; this one has to be among them.
         scale_local_gradients: with ``Average``, divide the gradients of local variables (see
             ``register_local_var``) by the number of ranks.
+        merge_slices: of a sparse gradient, add up a rank's slices that have the same index before
+            they travel, and send all as a dense tensor where the ranks have as many slices as the
+            variable has rows. None does so for SGD without clipping, to which it makes no
+            difference. Keras's other optimizers take each slice by itself (Adam's second moment
+            gets the sum of the squares, not the square of the sum), so with True the result is
+            that of a dense gradient, and not of one process on the joined batch.
 
     Returns:
         ``optimizer``, now distributed.
@@ -110,6 +118,8 @@ def DistributedOptimizer(
     target = optimizer
     while isinstance(target, keras.optimizers.LossScaleOptimizer):
         target = target.inner_optimizer
+    merge = _adds_up_slices(target) if merge_slices is None else merge_slices
+    reduction = dataclasses.replace(reduction, merge_slices=merge)
     scale = _accumulate(target, backward_passes_per_step, average_aggregated_gradients)
     # Not plain assignments: Keras's __setattr__ looks for variables in what is assigned.
     object.__setattr__(target, "__class__", _distributed_class(type(target), reduction))
@@ -132,6 +142,7 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    merge_slices: bool | None = None,
 ) -> keras.optimizers.Optimizer:
     """``DistributedOptimizer`` that leaves the variables of some layers to each rank.
 
@@ -154,6 +165,7 @@ def PartialDistributedOptimizer(
         groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
+        merge_slices=merge_slices,
     )
     target = optimizer
     while isinstance(target, keras.optimizers.LossScaleOptimizer):
@@ -210,6 +222,14 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
         )
     optimizer.gradient_accumulation_steps = passes
     return 1.0 if average else float(passes)
+
+
+def _adds_up_slices(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether it does the same with several slices of one index as with their sum."""
+    clips = ("clipnorm", "global_clipnorm", "clipvalue")
+    return isinstance(optimizer, keras.optimizers.SGD) and not any(
+        getattr(optimizer, name, None) for name in clips
+    )
 
 
 def is_distributed(optimizer: Any) -> bool:

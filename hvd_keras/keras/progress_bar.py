@@ -24,7 +24,7 @@ def install() -> None:
     """Changes ``keras.callbacks.CallbackList``, once. Without a distributed optimizer nothing
     changes."""
     cls = keras.callbacks.CallbackList
-    cls.__init__ = _on_first_rank(cls.__init__)  # type: ignore[method-assign]
+    cls.__init__ = _on_first_rank(cls.__init__)
 
 
 def _on_first_rank(original: Callable) -> Callable:
