@@ -208,7 +208,12 @@ def device_scope(device: str) -> contextlib.AbstractContextManager:
     return tf.device(device) if device else contextlib.nullcontext()
 
 
-def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
+def barrier(name: str, process_set: int = 0, timeout: float = 0.0) -> tf.Operation | None:
     """One barrier operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_barrier(tensor_name=name, process_set=process_set, name=node_name(name))
+    return _library.ops.hvd_barrier(
+        tensor_name=name,
+        process_set=process_set,
+        timeout_seconds=timeout,
+        name=node_name(name),
+    )

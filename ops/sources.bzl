@@ -13,6 +13,7 @@ CORE_HDRS = [
     "execute.h",
     "hash.h",
     "ranks.h",
+    "recorder.h",
     "reduce.h",
     "reduce_variants.h",
     "request.h",
@@ -28,6 +29,7 @@ CORE_SRCS = [
     "dtype.cc",
     "engine.cc",
     "execute.cc",
+    "recorder.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
     "reduce_kernels_avx512.cc",
@@ -37,6 +39,7 @@ CORE_SRCS = [
 ]
 
 CORE_TESTS = [
+    "recorder_test.cc",
     "reduce_test.cc",
 ]
 
@@ -48,6 +51,7 @@ SHM_HDRS = [
     "segment.h",
     "shm_communicator.h",
     "shm_scheduler.h",
+    "stall_reporter.h",
     "stream.h",
     "stuck_detector.h",
     "waiter.h",
@@ -59,6 +63,7 @@ SHM_SRCS = [
     "segment.cc",
     "shm_communicator.cc",
     "shm_scheduler.cc",
+    "stall_reporter.cc",
     "stuck_detector.cc",
     "waiter.cc",
 ]
@@ -72,6 +77,7 @@ SHM_TESTS = [
     "segment_test.cc",
     "shm_engine_test.cc",
     "shm_groups_test.cc",
+    "shm_stall_test.cc",
 ]
 
 # ops/world: the one object of a process that owns the engine and its transport.

@@ -142,6 +142,40 @@ OPTIONS = (
     ),
     Option(
         "failures and stalls",
+        ("--stall-check-warning-time-seconds",),
+        "report collectives in which some ranks have waited this long for others; 0 for never "
+        "(HVD_STALL_CHECK_TIME_SECONDS, default 60)",
+        seconds,
+        "S",
+        variable="HVD_STALL_CHECK_TIME_SECONDS",
+        to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--stall-check-shutdown-time-seconds",),
+        "end the job after this long in such a collective; 0 for never "
+        "(HVD_STALL_SHUTDOWN_TIME_SECONDS, default 0)",
+        seconds,
+        "S",
+        variable="HVD_STALL_SHUTDOWN_TIME_SECONDS",
+        to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--no-stall-check",),
+        "neither report them nor end the job",
+        variable="HVD_STALL_CHECK_DISABLE",
+        to_variable=lambda value: "1" if value else "",
+    ),
+    Option(
+        "failures and stalls",
+        ("--stall-check",),
+        "report them, whatever HVD_STALL_CHECK_DISABLE says",
+        variable="HVD_STALL_CHECK_DISABLE",
+        to_variable=lambda value: "0" if value else "",
+    ),
+    Option(
+        "failures and stalls",
         ("--report-seconds",),
         "after a rank failed, seconds in which the others may say what they saw before they are "
         f"sent SIGTERM (default {DEFAULT_REPORT_SECONDS:g})",
@@ -225,8 +259,9 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def variables(parsed: argparse.Namespace) -> dict[str, str]:
     """The environment variables that the options ask for."""
     values = ((option, getattr(parsed, option.dest)) for option in OPTIONS if option.variable)
-    return {
-        option.variable: option.to_variable(value)
+    texts = (
+        (option.variable, option.to_variable(value))
         for option, value in values
         if option.variable and value is not None
-    }
+    )
+    return {variable: text for variable, text in texts if text}

@@ -69,9 +69,14 @@ struct Request {
   // Called exactly once, on any thread; must not block.
   std::function<void(const Status&)> done;
 
+  // Barrier: how long to wait for the others; 0 for ever.
+  double timeout_seconds = 0;
+
   // A fault that only this rank can see (a type without meaning for the operation, say). The
   // request is announced all the same, so that the other ranks get an error instead of a wait.
   Status fault;
+
+  uint64_t record = 0;  // its number in the flight recorder; the engine's
 };
 
 // Checks what one rank can check alone; `ranks` are the global ranks of the process set.
