@@ -71,12 +71,15 @@ SHM_SRCS = [
 # Used by the tests alone.
 SHM_TEST_HDRS = [
     "thread_world.h",
+    "workload.h",
 ]
 
 SHM_TESTS = [
     "segment_test.cc",
     "shm_engine_test.cc",
+    "shm_fault_test.cc",
     "shm_groups_test.cc",
+    "shm_soak_test.cc",
     "shm_stall_test.cc",
 ]
 

@@ -89,7 +89,7 @@ TEST(FlightRecorder, IsReadWhileItIsWritten) {
     }
   });
   int seen = 0;
-  for (int round = 0; round < 50; ++round) {
+  while (seen < 10000) {
     for (const FlightEntry& entry : ReadRecords(*ring)) {
       const uint64_t i = entry.occurrence;
       ASSERT_EQ(entry.number, i + 1);
@@ -100,7 +100,6 @@ TEST(FlightRecorder, IsReadWhileItIsWritten) {
   }
   stop.store(true);
   writer.join();
-  EXPECT_GT(seen, 0);
 }
 
 // A peer may have died in the middle of a store, or have gone mad.
