@@ -83,7 +83,7 @@ def test_empty_means_not_set():
         ({"HVD_START_TIMEOUT": "nan"}, ["HVD_START_TIMEOUT is 'nan'"]),
         (
             {"HVD_STALL_SHUTDOWN_TIME_SECONDS": "30"},
-            ["HVD_STALL_SHUTDOWN_TIME_SECONDS is 30", "more than HVD_STALL_CHECK_TIME_SECONDS (60)"],
+            ["HVD_STALL_SHUTDOWN_TIME_SECONDS is 30", "than HVD_STALL_CHECK_TIME_SECONDS (60)"],
         ),
         ({"HVD_STALL_CHECK_DISABLE": "maybe"}, ["HVD_STALL_CHECK_DISABLE is 'maybe'", "0 or 1"]),
         ({"HVD_CHUNK_BYTES": "0"}, ["HVD_CHUNK_BYTES is '0'", "at least 64"]),
