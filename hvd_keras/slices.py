@@ -42,10 +42,10 @@ def allreduce_slices(
     (XLA's tensors have fixed shapes, so in what it compiles nothing is merged.)
 
     Raises:
-        ValueError: ``op`` is neither Sum nor Average.
+        NotImplementedError: ``op`` is neither Sum nor Average.
     """
     if slices and op not in (Sum, Average):
-        raise ValueError(
+        raise NotImplementedError(
             f"tf.IndexedSlices can be reduced with hvd.Sum and hvd.Average, not with {op!r}; "
             "convert them with tf.convert_to_tensor() first"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +18,7 @@ from hvd_keras.process_sets import ProcessSet, global_process_set
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
-class DistributedGradientTape:
+class DistributedGradientTape(tf.GradientTape):
     """Wraps a ``tf.GradientTape``; ``gradient`` returns what all ranks' gradients reduce to.
 
     Example::
@@ -131,6 +133,20 @@ class DistributedGradientTape:
         if name == "_tape":  # not yet set: the tape was not made by __init__
             raise AttributeError(name)
         return getattr(self._tape, name)
+
+
+def _of_wrapped_tape(name: str) -> Callable:
+    @functools.wraps(getattr(tf.GradientTape, name))
+    def method(self: DistributedGradientTape, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._tape, name)(*args, **kwargs)
+
+    return method
+
+
+# A tf.GradientTape for whoever asks, but one whose state is the wrapped tape's.
+for _name, _member in vars(tf.GradientTape).items():
+    if callable(_member) and _name not in vars(DistributedGradientTape) and _name[:2] != "__":
+        setattr(DistributedGradientTape, _name, _of_wrapped_tape(_name))
 
 
 def PartialDistributedGradientTape(

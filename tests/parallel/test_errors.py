@@ -102,7 +102,7 @@ def test_types_that_cannot_be_sent():
 
 def test_sparse_with_operations_that_cannot():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-    with pytest.raises(ValueError, match="hvd.Max"):
+    with pytest.raises(NotImplementedError, match="hvd.Max"):
         hvd.allreduce(slices, op=hvd.Max)
 
 
