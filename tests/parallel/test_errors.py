@@ -1,5 +1,6 @@
 """What goes wrong on one rank is told on all of them, soon, by name."""
 
+import os
 import time
 
 import keras
@@ -172,3 +173,35 @@ def test_functions_that_xla_is_to_compile():
         mine.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
     with pytest.raises(NotImplementedError, match="leave jit_compile out"):
         tf.function(lambda: hvd.broadcast([1.0], 0), jit_compile=True)()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_barrier_with_a_timeout(graph):
+    def door(timeout):
+        hvd.barrier("door", timeout=timeout)
+
+    enter = tf.function(door) if graph else door
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+            enter(0.3)
+        text = str(caught.value)
+        assert "barrier 'door" in text and "until its timeout for rank 1 (host " in text
+    hvd.barrier("all are here")
+    enter(30.0)
+    with pytest.raises(ValueError, match="timeout is 0; expected seconds greater than 0"):
+        hvd.barrier(timeout=0)
+
+
+def test_a_forked_child_cannot_take_part_and_does_no_harm():
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            hvd.allreduce(tf.ones([2]))
+        except Exception as error:
+            code = 0 if "forked" in str(error) else 2
+        finally:
+            hvd.shutdown()  # as the end of its script would
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy().tolist() == [hvd.size()] * 2
