@@ -265,7 +265,7 @@ Status Segment::OpenAsMember(const std::string& address, uint64_t generation,
     segment->SetPointers();
     return Status::Ok();
   }
-  if (error != 0) {
+  if (error != 0 && !(posix && error == ENOENT)) {
     return Unavailable(ErrnoMessage("cannot open the shared segment " + address +
                                         " (is the launcher that made it still running?)",
                                     error));
