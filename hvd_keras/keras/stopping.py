@@ -16,16 +16,18 @@ import keras
 
 from hvd_keras import world
 from hvd_keras.collectives import Max, allreduce
-from hvd_keras.keras.optimizer import distributed_in
+from hvd_keras.keras._distributed import distributed_in
 
 __all__ = ["install"]
 
 
 @functools.cache
-def install() -> None:
-    """Changes ``keras.callbacks.CallbackList``, once. Without a distributed optimizer nothing
-    changes."""
-    cls = keras.callbacks.CallbackList
+def install(cls: Any = keras.callbacks.CallbackList) -> None:
+    """Changes Keras's list of callbacks, once. Without a distributed optimizer nothing changes.
+
+    Args:
+        cls: the class; another one for Keras 2.
+    """
     cls.on_epoch_end = _agreeing(cls.on_epoch_end)
 
 

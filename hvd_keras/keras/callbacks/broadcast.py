@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import objects, world
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks._building import build_from_data, build_without_data
 from hvd_keras.keras.callbacks._statistics import agree_on
 
@@ -22,7 +23,7 @@ __all__ = ["BroadcastGlobalVariablesCallback"]
 _SEED_STRIDE = 0x9E3779B1
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class BroadcastGlobalVariablesCallback(Callback):
     """Gives every rank the variables of ``root_rank`` before ``fit`` makes its first update.
 
     These are the model's weights (with moving statistics) and the optimizer's variables
@@ -91,7 +92,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         steps = (self.params or {}).get("steps")
-        if steps and batch + self.model.steps_per_execution >= steps:
+        if steps and batch + _versions.steps_per_execution(self.model) >= steps:
             _wrap_next_step(self.model, self._last_step)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -137,7 +138,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         candidates = list(self.model.weights)
         local = set(self._local_ids)
         for optimizer in _peers.optimizers_of(self.model):
-            candidates += optimizer.variables
+            candidates += _versions.optimizer_variables(optimizer)
             local |= _per_rank_ids(optimizer)
         unique = {id(variable): variable for variable in candidates}
         return [v for v in unique.values() if _identity(v) not in local]
@@ -169,7 +170,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _require_all_sent(self, sent: list[Any]) -> None:
         known = {id(variable) for variable in sent}
         late = [
-            v.path
+            getattr(v, "path", v.name)
             for v in self.model.weights
             if id(v) not in known and _identity(v) not in self._local_ids
         ]

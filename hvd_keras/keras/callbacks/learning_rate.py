@@ -9,12 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = ["LearningRateScheduleCallback"]
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to ``initial_lr * multiplier`` from ``start_epoch`` to ``end_epoch``.
 
     The rate depends on the epoch (and batch) alone, so a run resumed at epoch k
@@ -94,7 +95,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if logs is not None:
             logs["lr"] = logs["learning_rate"] = self._rate()
 
-    def _optimizer(self) -> tuple[keras.optimizers.Optimizer, Any]:
+    def _optimizer(self) -> tuple[Any, Any]:
         return _peers.settable_learning_rate(self.model.optimizer, type(self).__name__)
 
     def _agreed_steps(self) -> int:
@@ -163,23 +164,30 @@ def _as_function(multiplier: float | Callable[[float], float], start: int) -> Ca
 class _MomentumBuffers:
     """The momentum buffers of SGD and RMSprop, in which the learning rate is a factor."""
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._scale = tf.function(self._multiply)
 
     def _buffers(self) -> list[Any]:
-        if isinstance(self._optimizer, keras.optimizers.SGD):
-            buffers = getattr(self._optimizer, "momentums", None)
-        elif isinstance(self._optimizer, keras.optimizers.RMSprop):
-            buffers = getattr(self._optimizer, "_momentums", None)
+        optimizer = self._optimizer
+        if isinstance(optimizer, _versions.both("optimizers.SGD")):
+            buffers = getattr(optimizer, "momentums", None)
+        elif isinstance(optimizer, _versions.both("optimizers.RMSprop")):
+            buffers = getattr(optimizer, "_momentums", None)
+        elif isinstance(
+            optimizer,
+            _versions.both("optimizers.legacy.SGD") + _versions.both("optimizers.legacy.RMSprop"),
+        ):
+            slots = optimizer._slots.values() if optimizer.get_slot_names() else ()
+            buffers = [slot["momentum"] for slot in slots if "momentum" in slot]
         else:
             buffers = None
         return [buffer for buffer in buffers or () if buffer is not None]
 
     def _multiply(self, factor: tf.Tensor) -> None:
         for buffer in self._buffers():
-            buffer.assign(keras.ops.multiply(buffer, keras.ops.cast(factor, buffer.dtype)))
+            buffer.assign(tf.convert_to_tensor(buffer) * tf.cast(factor, buffer.dtype))
 
     def rescale(self, old: float, new: float) -> None:
-        if self._optimizer.built and self._buffers() and old and new:
+        if _versions.is_built(self._optimizer) and self._buffers() and old and new:
             self._scale(tf.constant(new / old, tf.float32))

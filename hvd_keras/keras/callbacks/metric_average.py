@@ -11,13 +11,14 @@ import numpy as np
 
 from hvd_keras import collectives, objects, world
 from hvd_keras.keras import _peers
+from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = ["MetricAverageCallback", "average_logs"]
 
 _RULES = ("sum", "mean", "only_first_replica")
 
 
-class MetricAverageCallback(keras.callbacks.Callback):
+class MetricAverageCallback(Callback):
     """At the end of each epoch, puts the metrics over all ranks' data into ``logs``.
 
     Put it before other callbacks: those after it, and ``History``, see the same values on every
@@ -113,7 +114,9 @@ class _Snapshot:
 
 def _aggregation(variable: Any) -> str:
     # Older releases of Keras 3 do not say, and their metrics add.
-    return getattr(variable, "aggregation", "sum")
+    aggregation = getattr(variable, "aggregation", "sum")
+    # In Keras 2 it is a tf.VariableAggregation.
+    return aggregation if isinstance(aggregation, str) else aggregation.name.lower()
 
 
 def _metric_variables(model: keras.Model) -> list[Any]:
