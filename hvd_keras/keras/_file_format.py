@@ -12,7 +12,7 @@ import keras
 
 from hvd_keras.keras import _versions
 
-__all__ = ["is_hdf5", "keras_for"]
+__all__ = ["is_hdf5", "keras_for", "restore_from_folder"]
 
 
 def is_hdf5(path: str | os.PathLike) -> bool:
@@ -50,3 +50,15 @@ def _version(path: str | os.PathLike) -> str | None:
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return None
     return version.decode() if isinstance(version, bytes) else version
+
+
+def restore_from_folder(model: Any, path: str | os.PathLike) -> None:
+    """Gives a model of Keras 2 that comes from a SavedModel the optimizer's variables.
+
+    They are in the folder, but Keras 2 looks for them before the optimizer has made them.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    _versions.build(optimizer, model.trainable_variables)
+    model.load_weights(os.path.join(path, "variables", "variables")).expect_partial()

@@ -19,7 +19,7 @@ from hvd_keras import world
 from hvd_keras.compression import Compression
 from hvd_keras.keras import _peers, _versions, legacy_h5
 from hvd_keras.keras._distributed import is_distributed
-from hvd_keras.keras._file_format import is_hdf5, keras_for
+from hvd_keras.keras._file_format import is_hdf5, keras_for, restore_from_folder
 from hvd_keras.keras.optimizer import DistributedOptimizer
 
 __all__ = ["load_model", "save_model", "save_weights"]
@@ -50,7 +50,7 @@ def load_model(
     Args:
         filepath: a ``.keras`` file, or a legacy ``.h5`` file. What Keras 2 has written is loaded by
             it if the program has imported it (else by Keras 3, which knows some of it); so are
-            SavedModel folders, from which legacy optimizers come without their slots.
+            SavedModel folders. Keras 2 has no slots of legacy optimizers in ``.keras`` files.
         custom_optimizers: optimizer classes that Keras does not know.
         custom_objects: other classes and functions, by name, as for ``keras.saving.load_model``.
         compression: see ``DistributedOptimizer``.
@@ -77,6 +77,8 @@ def load_model(
     )
     if is_legacy and compile:
         legacy_h5.compile_from_file(model, filepath, objects)
+    if os.path.isdir(filepath) and compile:
+        restore_from_folder(model, filepath)
     for optimizer in _peers.optimizers_of(model):
         if not is_distributed(optimizer):
             DistributedOptimizer(optimizer, compression=compression, **optimizer_options)
