@@ -253,17 +253,20 @@ def test_embedding(make, passes):
 
 
 def test_accumulated_embedding_gradients_stay_sparse_and_start_again():
-    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(1.0), backward_passes_per_step=2)
-    table = tf.Variable(tf.zeros([6, 1]))
+    # This optimizer lets a row's momentum rest where the row has no gradient.
+    optimizer = hvd.DistributedOptimizer(legacy.SGD(1.0, momentum=0.5), backward_passes_per_step=2)
+    table = tf.Variable(tf.zeros([2 * SIZE, 1]))
     seen = []
-    for step in range(4):
-        row = RANK + 2 * (step // 2)  # rows 0 and 1, then 2 and 3
-        slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([row, row]), [6, 1])
-        optimizer.apply_gradients([(slices, table)])
-        seen.append(table.numpy()[:, 0].tolist())
-    once = [-6.0 / SIZE if i < SIZE else 0.0 for i in range(6)]
-    twice = [-6.0 / SIZE if i < SIZE or 2 <= i < 2 + SIZE else 0.0 for i in range(6)]
-    assert seen == [[0.0] * 6, once, once, twice]
+    for update in range(3):
+        row = RANK + SIZE * (update % 2)  # the first rows, one by rank, the others, the first again
+        for _ in range(2):
+            slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([row] * 2), [4, 1])
+            optimizer.apply_gradients([(slices, table)])
+            seen.append(table.numpy()[:, 0].tolist())
+    step = 6.0 / SIZE
+    first, both = [-step] * SIZE + [0.0] * SIZE, [-step] * 2 * SIZE
+    last = [-2.5 * step] * SIZE + [-step] * SIZE
+    assert seen == [[0.0] * 2 * SIZE, first, first, both, both, last]
 
 
 @pytest.mark.parametrize("passes", [1, 3])
@@ -436,6 +439,32 @@ def test_a_wrapped_optimizer_keeps_its_state_and_makes_distributed_copies():
             copy.apply_gradients([(tf.constant(float(RANK)), other)])
         rates = {"SGD": 0.05 * (1.9 if wrapped.get_config()["nesterov"] else 1.0)}
         np.testing.assert_allclose(other.numpy(), -rates["SGD"] * (SIZE - 1), rtol=1e-6)
+
+
+def test_it_is_saved_as_what_it_was():
+    for make in [*OPTIMIZERS.values(), lambda: legacy.Adagrad(0.1)]:
+        plain, wrapped = make(), hvd.DistributedOptimizer(make())
+        assert tf_keras.optimizers.serialize(wrapped) == tf_keras.optimizers.serialize(plain)
+        copy = tf_keras.optimizers.deserialize(tf_keras.optimizers.serialize(wrapped))
+        assert type(copy) is type(plain)
+
+
+def test_ranks_need_not_have_built_equally_many_models():
+    def mixed_model():
+        tf_keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            return sequential()
+        finally:
+            tf_keras.mixed_precision.set_global_policy("float32")
+
+    if RANK == 0:
+        fit(mixed_model(), OPTIMIZERS["Adam"](), dataset(True), steps_per_execution=3)
+    options = {"backward_passes_per_step": 2}
+    model = mixed_model()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["Adam"](), **options)
+    fit(model, optimizer, dataset(True), steps_per_execution=3)
+    assert_identical_on_all_ranks(model.trainable_variables)
+    assert int(optimizer.iterations.numpy()) >= STEPS // 2
 
 
 def test_one_graph_is_enough_for_inputs_of_several_sizes():

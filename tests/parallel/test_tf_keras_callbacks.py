@@ -225,6 +225,14 @@ def test_warmup_and_schedule(make):
     assert [logs["lr"] for logs in recorder.logs] == last
 
 
+def test_batch_hooks_are_called_though_no_other_callback_has_any():
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.5, warmup_epochs=2)
+    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.SGD(0.25))
+    model = fit(sequential(), optimizer, dataset(True), 2, [warmup])
+    half = 0.5 / SIZE * (1 + (SIZE - 1) / 2)
+    np.testing.assert_allclose(model.history.history["lr"], [half, 0.5], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "make",
     [
