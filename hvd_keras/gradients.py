@@ -29,12 +29,12 @@ from hvd_keras.op_calls import (
     Max,
     ReduceOp,
     Sum,
-    allreduce_slices,
     allreduce_tensors,
     device_scope,
 )
 from hvd_keras.process_sets import ProcessSet, global_process_set, resolve
 from hvd_keras.reductions import AdasumTypes
+from hvd_keras.slices import allreduce_slices
 
 __all__ = ["Reduction", "reduce_gradients"]
 
@@ -58,6 +58,8 @@ class Reduction:
             variables each; 0 for buckets by size.
         groups: lists of variables whose gradients travel together, whatever their size; the others
             go by size.
+        merge_slices: add up a rank's slices that have the same index before they travel, and send
+            them as a dense tensor where the ranks have as many slices as there are rows.
     """
 
     op: ReduceOp = Average
@@ -71,6 +73,7 @@ class Reduction:
     scale_local_gradients: bool = True
     num_groups: int = 0
     groups: Sequence[Sequence[Any]] | None = None
+    merge_slices: bool = False
 
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum, Adasum):
@@ -164,6 +167,7 @@ def reduce_gradients(
                 1.0,
                 f"{base}.sparse",
                 set_id,
+                reduction.merge_slices,
             )
         for i, slices in zip(sparse, gathered, strict=True):
             results[i] = slices

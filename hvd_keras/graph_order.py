@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["check_place", "run_independently"]
+__all__ = ["check_place", "is_for_xla", "run_independently"]
 
 _LOOPS = {"WhileBodyFuncGraph", "WhileContext"}
 
@@ -27,6 +27,13 @@ def run_independently(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         if manager is not None:
             manager.run_independently(outputs[0].op)
     return outputs
+
+
+def is_for_xla() -> bool:
+    """Whether the graph that is being built is a function with ``jit_compile=True``."""
+    if tf.executing_eagerly():
+        return False
+    return "XLAControlFlowContext" in _contexts(tf.compat.v1.get_default_graph())
 
 
 def check_place(name: str) -> None:

@@ -27,7 +27,6 @@ __all__ = [
     "ReduceOp",
     "Sum",
     "allgather_tensors",
-    "allreduce_slices",
     "allreduce_tensors",
     "alltoall_tensor",
     "barrier",
@@ -165,46 +164,6 @@ def broadcast_tensors(
     )
 
 
-def allreduce_slices(
-    slices: Sequence[tf.IndexedSlices],
-    op: ReduceOp,
-    compression: Any,
-    scale: float,
-    name: str,
-    process_set: int = 0,
-) -> list[tf.IndexedSlices]:
-    """Joins the slices of all ranks: one allgather of the values and one of the indices per type.
-
-    An index that several slices have, of one rank or of several, stays several slices, exactly as
-    in the gradient that one process computes on the joined batch.
-    """
-    if slices and op not in (Sum, Average):
-        raise ValueError(
-            f"tf.IndexedSlices can be reduced with hvd.Sum and hvd.Average, not with {op!r}; "
-            "convert them with tf.convert_to_tensor() first"
-        )
-    sent = [compression.compress(to_tensor(s.values, name)) for s in slices]
-    if not slices:
-        return []
-    values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values", process_set)
-    # Who takes part is known when the operation runs only, since ranks may have joined.
-    one = tf.ones([1], slices[0].indices.dtype)
-    *indices, ones = _gather_by_type(
-        [*(s.indices for s in slices), one], f"{name}.indices", process_set
-    )
-    contributors = tf.size(ones)
-    results = []
-    for original, value, index, (_, context) in zip(slices, values, indices, sent, strict=True):
-        value = compression.decompress(value, context)
-        if op is Average:
-            divide = tf.truncatediv if value.dtype.is_integer else tf.divide
-            value = divide(value, tf.cast(contributors, value.dtype))
-        if scale != 1.0:
-            value = value * tf.cast(scale, value.dtype)
-        results.append(tf.IndexedSlices(value, index, original.dense_shape))
-    return results
-
-
 def allgather_tensors(
     tensors: Sequence[tf.Tensor], name: str, process_set: int = 0
 ) -> list[tf.Tensor]:
@@ -215,16 +174,6 @@ def allgather_tensors(
             list(tensors), tensor_name=name, process_set=process_set, name=node_name(name)
         )
     )
-
-
-def _gather_by_type(tensors: Sequence[tf.Tensor], name: str, process_set: int) -> list[tf.Tensor]:
-    results: list[Any] = [None] * len(tensors)
-    for number, members in enumerate(by_type(tensors)):
-        full_name = f"{name}.{number}" if number else name
-        outputs = allgather_tensors([tensors[i] for i in members], full_name, process_set)
-        for i, output in zip(members, outputs, strict=True):
-            results[i] = output
-    return results
 
 
 def by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:

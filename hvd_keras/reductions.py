@@ -19,7 +19,6 @@ from hvd_keras.op_calls import (
     Average,
     ReduceOp,
     Sum,
-    allreduce_slices,
     allreduce_tensors,
     by_type,
     device_scope,
@@ -27,6 +26,7 @@ from hvd_keras.op_calls import (
     to_tensor,
 )
 from hvd_keras.process_sets import ProcessSet, global_process_set, resolve
+from hvd_keras.slices import allreduce_slices
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 

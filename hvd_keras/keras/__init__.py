@@ -24,9 +24,8 @@ from hvd_keras.collectives import (
 )
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
-from hvd_keras.keras.loss_scale import install as _install_loss_scale
+from hvd_keras.keras.hooks import install_all as _install_hooks
 from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from hvd_keras.keras.stopping import install as _install_stopping
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -90,8 +89,7 @@ __all__ = [
     "size",
 ]
 
-_install_loss_scale()
-_install_stopping()
+_install_hooks()
 
 
 @_tf.autograph.experimental.do_not_convert

@@ -74,6 +74,22 @@ class Accumulator:
             self._sums[id(variable)].add(grad)
         return tf.equal(self._count.assign_add(1) % self._passes, 0)
 
+    @property
+    def batches(self) -> int:
+        """How many batches have been added."""
+        return int(self._count.numpy())
+
+    def go_on_after(self, batches: int) -> None:
+        """Takes over the number of batches of a rank that has added more.
+
+        Where that rank has made other updates than this, what was added since the last one is not
+        part of the next.
+        """
+        if self.batches % self._passes != batches % self._passes:
+            for item in self._sums.values():
+                item.take()
+        self._count.assign(batches)
+
     def take(self, variables: Sequence[Any], average: bool) -> list[Any]:
         """Returns the sums for the variables, or the mean over batches, and starts again."""
         sums = [self._sums[id(variable)].take() for variable in variables]

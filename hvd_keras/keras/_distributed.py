@@ -75,6 +75,11 @@ class DistributedMixin(_Optimizer):
         self._hvd_local.variables.append(var)
 
     @property
+    def hvd_local_variables(self) -> list[Any]:
+        """The variables that are left to each rank."""
+        return self._hvd_local.all()
+
+    @property
     def process_set(self) -> ProcessSet:
         """The ranks among which gradients are reduced."""
         return self._hvd_reduction.process_set

@@ -24,7 +24,7 @@ __all__ = [
     "loss_scale_classes",
     "optimizer_classes",
     "optimizer_variables",
-    "steps_per_execution",
+    "slots_of",
     "tf_keras",
 ]
 
@@ -132,9 +132,14 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return variables + [v for v in others if isinstance(v, tf.Variable) and id(v) not in known]
 
 
-def steps_per_execution(model: Any) -> int:
-    """Returns how many batches a call of ``model.train_function`` takes."""
-    if not is_keras2(model):
-        return model.steps_per_execution
-    variable = getattr(model, "_steps_per_execution", None)
-    return 1 if variable is None else int(variable.numpy())
+def slots_of(optimizer: Any, variable: Any) -> list[Any]:
+    """Returns the variables that the optimizer has for one of the model's."""
+    if not is_keras2(optimizer):
+        # Keras tells what a slot belongs to by its name alone.
+        prefix = str(getattr(variable, "path", variable.name)).replace("/", "_") + "_"
+        return [v for v in optimizer.variables if v.path.split("/")[-1].startswith(prefix)]
+    optimizer = innermost(optimizer)
+    if not isinstance(optimizer, keras2_new_style()):
+        return [optimizer.get_slot(variable, name) for name in optimizer.get_slot_names()]
+    ending = "/" + variable.name  # of m/dense/kernel:0
+    return [v for v in optimizer_variables(optimizer) if v.name.endswith(ending)]

@@ -21,8 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras.collectives import Min, allreduce
+from hvd_keras.double_reduction import check_not_reduced
 from hvd_keras.gradients import Reduction
-from hvd_keras.keras import _versions, stopping
+from hvd_keras.keras import _versions
 from hvd_keras.keras._accumulation import Accumulator
 from hvd_keras.keras._distributed import DistributedMixin, subclass_of
 
@@ -51,8 +52,10 @@ def distributed_class(base: type, reduction: Reduction, passes: int, average: bo
             f"backward_passes_per_step={passes} of a Keras 2 optimizer does not work in "
             "tf.compat.v1 graphs; leave it out, or do not call tf.compat.v1.disable_v2_behavior()"
         )
+    from hvd_keras.keras import hooks  # late: they look for distributed optimizers
+
     keras = _versions.tf_keras()
-    stopping.install(keras.callbacks.CallbackList)
+    hooks.install(keras)  # which may have been imported after this package
     is_new = issubclass(base, keras.optimizers.Optimizer)
     attributes: dict[str, Any] = {
         "_hvd_reduction": reduction,
@@ -72,15 +75,23 @@ class Keras2Mixin(DistributedMixin):
     # Set while a LossScaleOptimizer looks at the gradients of a batch that are to be accumulated.
     _hvd_is_scaled = False
 
-    def _hvd_aggregate(self, pairs: Iterable[tuple[Any, Any]]) -> GradsAndVars:
-        """Reduces the gradients of a batch, or says that they are to be accumulated."""
-        pairs = list(pairs)
+    def _hvd_aggregate(
+        self, pairs: GradsAndVars, over_replicas: Callable[[GradsAndVars], Any]
+    ) -> GradsAndVars:
+        """Reduces the gradients of a batch, or says that they are to be accumulated.
+
+        Args:
+            pairs: the gradients and their variables.
+            over_replicas: what the optimizer's own class does with them.
+        """
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         if replicas > 1:
             raise ValueError(
                 f"a tf.distribute strategy of {replicas} replicas inside of a rank is not "
                 "supported by hvd.DistributedOptimizer; start one rank for each device"
             )
+        check_not_reduced([grad for grad, _ in pairs], self._hvd_reduction.op)
+        pairs = list(over_replicas(pairs))
         if self._hvd_passes == 1:
             grads = self._hvd_reduced_by_ranks([g for g, _ in pairs], [v for _, v in pairs])
             return [(grad, v) for grad, (_, v) in zip(grads, pairs, strict=True)]
@@ -126,6 +137,7 @@ class Keras2Mixin(DistributedMixin):
         """Adds the gradients to those of earlier batches; in every k-th batch, applies the sums."""
         _versions.build(self, [v for _, v in pairs])
         present = [(grad, v) for grad, v in pairs if grad is not None]
+        check_not_reduced([grad for grad, _ in present], self._hvd_reduction.op)
         if self._hvd_accumulator is None:
             object.__setattr__(self, "_hvd_accumulator", Accumulator(self._hvd_passes))
         accumulator: Any = self._hvd_accumulator
@@ -145,7 +157,7 @@ class _NewStyleMixin(Keras2Mixin):
 
     @tf.autograph.experimental.do_not_convert
     def aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> GradsAndVars:
-        return self._hvd_aggregate(super().aggregate_gradients(list(grads_and_vars)))
+        return self._hvd_aggregate(list(grads_and_vars), super().aggregate_gradients)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(
@@ -178,7 +190,7 @@ class _LegacyMixin(Keras2Mixin):
 
     @tf.autograph.experimental.do_not_convert
     def _aggregate_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> GradsAndVars:
-        return self._hvd_aggregate(super()._aggregate_gradients(list(grads_and_vars)))
+        return self._hvd_aggregate(list(grads_and_vars), super()._aggregate_gradients)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(

@@ -15,7 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_keras import world
 from hvd_keras.collectives import Min, allreduce
 from hvd_keras.keras.optimizer import Keras3Mixin
 
@@ -59,8 +58,11 @@ def _agreed_check_finite(original: Callable) -> Callable:
         if not isinstance(inner, Keras3Mixin) or not inner.hvd_accumulates:
             return finite
         # The gradients of the batch stay on this rank until the update, so ask the others.
-        if world.size() == 1:
+        ranks = inner.process_set
+        if ranks.size() == 1:
             return finite
-        return allreduce(finite, op=Min, name="loss_scale_finite", ignore_name_scope=True)
+        return allreduce(
+            finite, op=Min, name="loss_scale_finite", ignore_name_scope=True, process_set=ranks
+        )
 
     return check_finite

@@ -20,6 +20,7 @@ Where the reduction takes place:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
+from hvd_keras.double_reduction import check_not_reduced
 from hvd_keras.gradients import Reduction, reduce_gradients
 from hvd_keras.keras import _versions
 from hvd_keras.keras._distributed import (
@@ -57,6 +59,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    merge_slices: bool | None = None,
 ) -> Any:
     """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
 
@@ -86,6 +89,12 @@ def DistributedOptimizer(
         process_set: the ranks among which gradients are reduced; this one has to be among them.
         scale_local_gradients: with ``Average``, divide the gradients of local variables (see
             ``register_local_var``) by the number of ranks.
+        merge_slices: of a sparse gradient, add up a rank's slices that have the same index before
+            they travel, and send all as a dense tensor where the ranks have as many slices as the
+            variable has rows. None does so where it makes no difference: without clipping, for SGD
+            and for all optimizers of Keras 2. Keras 3's other optimizers take each slice by itself
+            (Adam's second moment gets the sum of the squares, not the square of the sum), so with
+            True the result is that of a dense gradient, and not of one process on the joined batch.
 
     Returns:
         ``optimizer``, now distributed.
@@ -114,12 +123,10 @@ def DistributedOptimizer(
             f"this {type(optimizer).__name__} optimizer is distributed already; wrapped again it "
             "would reduce the gradients twice"
         )
-    _make_distributed(
-        _versions.innermost(optimizer),
-        reduction,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-    )
+    target = _versions.innermost(optimizer)
+    merge = _adds_up_slices(target) if merge_slices is None else merge_slices
+    reduction = dataclasses.replace(reduction, merge_slices=merge)
+    _make_distributed(target, reduction, backward_passes_per_step, average_aggregated_gradients)
     return optimizer
 
 
@@ -138,6 +145,7 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    merge_slices: bool | None = None,
 ) -> Any:
     """``DistributedOptimizer`` that leaves the variables of some layers to each rank.
 
@@ -160,6 +168,7 @@ def PartialDistributedOptimizer(
         groups=groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
+        merge_slices=merge_slices,
     )
     target = _versions.innermost(optimizer)
     target._hvd_local.layers.extend(as_layers(local_layers))
@@ -207,6 +216,14 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
     return 1.0 if average else float(passes)
 
 
+def _adds_up_slices(optimizer: Any) -> bool:
+    """Whether it does the same with several slices of one index as with their sum."""
+    if any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue")):
+        return False
+    # Optimizers of Keras 2 begin with adding up.
+    return _versions.is_keras2(optimizer) or isinstance(optimizer, keras.optimizers.SGD)
+
+
 class Keras3Mixin(DistributedMixin):
     """What a distributed optimizer of Keras 3 does differently from its base class."""
 
@@ -229,6 +246,7 @@ class Keras3Mixin(DistributedMixin):
 
     def hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces what has to be reduced at every batch."""
+        check_not_reduced(grads, self._hvd_reduction.op)
         if not self.hvd_accumulates:
             return self._hvd_reduced_by_ranks(grads, variables)
         # Keras assigns these in every step, so they cannot wait for the update.

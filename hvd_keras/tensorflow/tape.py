@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
+from hvd_keras.double_reduction import TAPE_NAME, mark_reduced
 from hvd_keras.gradients import Reduction, reduce_gradients
 from hvd_keras.op_calls import Average, ReduceOp
 from hvd_keras.process_sets import ProcessSet, global_process_set
@@ -79,7 +80,7 @@ class DistributedGradientTape:
             gradient_predivide_factor,
             device_dense,
             device_sparse,
-            "tape_gradients",
+            TAPE_NAME,
             process_set,
             scale_local_gradients,
             num_groups,
@@ -111,6 +112,8 @@ class DistributedGradientTape:
             self._reduction,
             [*self._local_sources, *layer_sources],
         )
+        if self._reduction.process_set.size() > 1:
+            mark_reduced(reduced)
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:

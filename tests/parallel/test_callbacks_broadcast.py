@@ -289,12 +289,6 @@ class TestMismatch:
         message = self.fit(model, *data())
         assert "variable number 0 is float32[3, 5] on rank 0; float32[3, 6] on rank" in message
 
-    def test_steps(self):
-        x, y = joined_data(4, 4)
-        keep = 12 if hvd.rank() == 0 else 8
-        message = self.fit(mlp(), x[:keep], y[:keep], batch_size=4)
-        assert "3 on rank 0; 2 on rank" in message and "hvd.shard" in message
-
     def test_root_rank(self):
         model = mlp()
         model.compile("sgd", "mse")

@@ -22,7 +22,7 @@ from optimizer_cases import (
 )
 
 import hvd_keras as hvd
-from hvd_keras import world
+from hvd_keras import _library, world
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -140,6 +140,41 @@ def test_sparse_gradients_equal_the_joined_batch(make, graph, compression):
     optimizer = hvd.DistributedOptimizer(make(), compression=compression)
     steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine], graph=graph)
     steps(make(), lambda s: [joined_embedding_gradient()], [reference], graph=graph)
+    assert_same_on_all_ranks([mine])
+    np.testing.assert_allclose(mine, reference, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("rows", [3, 1000], ids=["dense", "sparse"])
+def test_slices_are_merged_for_sgd(rows, graph):
+    """Three slices of two indices on each rank: two travel, or the dense tensor."""
+    variable = keras.Variable(np.zeros((rows, 64), "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+
+    def gradient(step):
+        values = tf.ones([3, 64]) * tf.constant([[1.0], [2.0], [4.0]]) * (RANK + 1.0)
+        return [tf.IndexedSlices(values, tf.constant([2, 0, 2]), tf.constant([rows, 64]))]
+
+    steps(optimizer, gradient, [variable], count=1, graph=graph)  # traces, and makes slots
+    before = _library.core.stats()["bytes"]
+    steps(optimizer, gradient, [variable], count=1, graph=graph)
+    sent = _library.core.stats()["bytes"] - before
+    expected = np.zeros((rows, 64))
+    expected[[0, 2]] = [[-2 * 2.0 * MEAN], [-2 * 5.0 * MEAN]]
+    np.testing.assert_array_equal(variable, expected)
+    travelling = 3 if rows == 3 else 2
+    assert sent == 4 * 64 * travelling + 4 * (2 + 1)
+
+
+def test_slices_are_merged_on_request_and_give_the_dense_result():
+    mine, reference = (keras.Variable(np.ones((8, 2), "float32")) for _ in range(2))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1), merge_slices=True)
+    steps(optimizer, lambda s: [embedding_gradient(RANK)], [mine])
+    steps(
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.1), sparse_as_dense=True),
+        lambda s: [embedding_gradient(RANK)],
+        [reference],
+    )
     assert_same_on_all_ranks([mine])
     np.testing.assert_allclose(mine, reference, rtol=1e-5)
 

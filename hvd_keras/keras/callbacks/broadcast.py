@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import objects, world
-from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras import _peers
+from hvd_keras.keras._variables import identity, shared_variables
 from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks._building import build_from_data, build_without_data
 from hvd_keras.keras.callbacks._statistics import agree_on
@@ -40,9 +41,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     are changed, in the same way every time.
 
     What training changes without a gradient, BatchNormalization's moving statistics for example,
-    comes to differ by rank. At the end of each epoch, before validation (after it, where the
-    number of steps is not known), it is replaced by its mean over ranks, so that all ranks have
-    the same model, which is the one that rank 0 saves.
+    comes to differ by rank. At the end of each epoch, before validation, it is replaced by its mean
+    over ranks, so that all ranks have the same model, which is the one that rank 0 saves.
 
     All of it runs in Keras's main thread, as ``on_train_begin`` and the train function do, so other
     callbacks may still be dispatched to a thread (this one has no batch-end hook).
@@ -54,8 +54,8 @@ class BroadcastGlobalVariablesCallback(Callback):
             ``register_local_var``.
 
     Raises (on every rank, from ``fit``):
-        ValueError: the ranks' models do not have the same variables, the ranks would make
-            different numbers of steps per epoch, or ``root_rank`` does not exist.
+        ValueError: the ranks' models do not have the same variables, or ``root_rank`` does not
+            exist.
         RuntimeError: a model that is not built runs in a loop of one's own, or builds some of
             its variables so late that they were missed.
     """
@@ -66,14 +66,13 @@ class BroadcastGlobalVariablesCallback(Callback):
         super().__init__()
         self.root_rank = root_rank
         self.device = device
-        self._local_ids: set[int] = set()
-        self._has_agreed = False
+        self.local_ids: set[int] = set()
         for variable in local_variables or ():
             self.register_local_var(variable)
 
     def register_local_var(self, variable: Any) -> None:
         """Leaves ``variable`` (a Keras variable or tf.Variable) as it is on each rank."""
-        self._local_ids.add(_identity(variable))
+        self.local_ids.add(identity(variable))
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         if not 0 <= self.root_rank < world.size():
@@ -87,27 +86,10 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._broadcast()
         _wrap_next_step(self.model, self._first_step)
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._has_agreed = False
-
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        steps = (self.params or {}).get("steps")
-        if steps and batch + _versions.steps_per_execution(self.model) >= steps:
-            _wrap_next_step(self.model, self._last_step)
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        if not self._has_agreed:
-            self._agree_on_statistics()
-
-    def _last_step(self, run_step: Callable, iterator: Any) -> Any:
-        logs = run_step(iterator)
-        self._agree_on_statistics()
-        return logs
-
-    def _agree_on_statistics(self) -> None:
-        self._has_agreed = True
+    def agree_on_statistics(self) -> None:
+        """Makes equal on all ranks what training changes without a gradient."""
         variables = self.model.non_trainable_weights
-        agree_on([v for v in variables if _identity(v) not in self._local_ids], self.root_rank)
+        agree_on([v for v in variables if identity(v) not in self.local_ids], self.root_rank)
 
     def _first_step(self, run_step: Callable, iterator: Any) -> Any:
         iterator, built = build_from_data(self.model, iterator)
@@ -133,19 +115,9 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._broadcast()
         return logs
 
-    def _variables(self) -> list[Any]:
-        """The variables to send, in an order that is the same on every rank."""
-        candidates = list(self.model.weights)
-        local = set(self._local_ids)
-        for optimizer in _peers.optimizers_of(self.model):
-            candidates += _versions.optimizer_variables(optimizer)
-            local |= _per_rank_ids(optimizer)
-        unique = {id(variable): variable for variable in candidates}
-        return [v for v in unique.values() if _identity(v) not in local]
-
     def _broadcast(self) -> list[Any]:
         """Sends the variables; returns which."""
-        variables = self._variables()
+        variables = shared_variables(self.model, self.local_ids)
         self._check_peers(variables)
         with tf.device(self.device) if self.device else contextlib.nullcontext():
             objects.broadcast_variables(variables, root_rank=self.root_rank)
@@ -155,24 +127,16 @@ class BroadcastGlobalVariablesCallback(Callback):
         """All ranks compare what they are about to do, and spread the seeds that are equal."""
         seeds = _seed_states(self.model)
         shapes = [(tuple(v.shape), str(v.dtype)) for v in variables]
-        steps = (self.params or {}).get("steps")
-        peers = _peers.gather((steps, shapes, [s.tobytes() for _, s in seeds]), "broadcast")
-        if len({steps for steps, _, _ in peers}) > 1:
-            raise ValueError(
-                "The ranks would make different numbers of steps per epoch "
-                f"({_peers.by_rank(steps for steps, _, _ in peers)}) and then wait for each other. "
-                "Give them equally much data, e.g. with hvd.shard(data), or pass the same "
-                "steps_per_epoch to fit() on all ranks"
-            )
-        _require_same_variables([shapes for _, shapes, _ in peers])
-        _spread_seeds(seeds, [states for _, _, states in peers], self.root_rank)
+        peers = _peers.gather((shapes, [s.tobytes() for _, s in seeds]), "broadcast")
+        _require_same_variables([shapes for shapes, _ in peers])
+        _spread_seeds(seeds, [states for _, states in peers], self.root_rank)
 
     def _require_all_sent(self, sent: list[Any]) -> None:
         known = {id(variable) for variable in sent}
         late = [
             getattr(v, "path", v.name)
             for v in self.model.weights
-            if id(v) not in known and _identity(v) not in self._local_ids
+            if id(v) not in known and identity(v) not in self.local_ids
         ]
         if late:
             raise RuntimeError(
@@ -205,19 +169,6 @@ def _unwrap_step(model: keras.Model) -> None:
     """Takes out what a ``fit`` that failed before its next step has left."""
     while hasattr(getattr(model, "train_function", None), "run_step"):
         model.train_function = model.train_function.run_step
-
-
-def _identity(variable: Any) -> int:
-    """One number for a Keras variable and for the tf.Variable inside it."""
-    return id(variable.value if isinstance(variable, keras.Variable) else variable)
-
-
-def _per_rank_ids(optimizer: keras.optimizers.Optimizer) -> set[int]:
-    """Variables of an optimizer that belong to one rank: what it has accumulated but not sent."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    own = getattr(optimizer, "_accumulated_gradients", None) or ()
-    ids = {_identity(v) for v in own if v is not None}
-    return ids | (_per_rank_ids(inner) if inner is not None else set())
 
 
 def _require_same_variables(by_rank: list[list[tuple]]) -> None:

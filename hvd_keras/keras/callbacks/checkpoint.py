@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class _RankZero(_ModelCheckpoint):
         """Keras 2 assigns it; see ``set_model``."""
 
 
+@functools.cache
 def class_for(keras: Any) -> Any:
     """Returns the class for a Keras module."""
     base = keras.callbacks.ModelCheckpoint

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hvd_keras.compat import forwarding
-from hvd_keras.keras import callbacks as _callbacks
 from hvd_keras.keras.callbacks import (
+    BestModelCheckpoint,
     BroadcastGlobalVariablesCallback,
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
@@ -14,6 +14,7 @@ from hvd_keras.keras.callbacks import (
 )
 
 __all__ = [
+    "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
@@ -22,6 +23,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "BestModelCheckpoint" and hasattr(_callbacks, name):
-        return getattr(_callbacks, name)
     raise forwarding.missing_attribute(__name__, name)
