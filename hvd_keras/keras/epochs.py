@@ -23,7 +23,7 @@ import keras
 import numpy as np
 
 from hvd_keras import collectives, objects, world
-from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras import _peers, _values, _versions
 from hvd_keras.keras._distributed import distributed_in
 from hvd_keras.keras._variables import (
     accumulators_of,
@@ -114,7 +114,8 @@ class _Epoch:
         self._model = model
         self._process_set = process_set
         self._broadcasters = broadcasters
-        self._has_data = True
+        # In a graph of Keras 2 all ranks must have equally many batches.
+        self._has_data = not _values.in_graph()
 
     @classmethod
     def of(cls, callback_list: Any) -> _Epoch | None:
@@ -151,8 +152,15 @@ class _Epoch:
     def agree_to_stop(self) -> None:
         if self._process_set is None:
             return
+        wants = bool(self._model.stop_training)
+        if _values.in_graph():
+            by_rank = objects.allgather_object(
+                wants, name="fit.stop_training", process_set=self._process_set
+            )
+            self._model.stop_training = any(by_rank)
+            return
         stop = collectives.allreduce(
-            int(bool(self._model.stop_training)),
+            int(wants),
             op=collectives.Max,
             name="fit.stop_training",
             process_set=self._process_set,

@@ -96,6 +96,54 @@ def test_fit(tmp_path, optimizer):
     assert output.count("ALL DONE") == RANKS, output
 
 
+GRAPH = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+tf.compat.v1.disable_v2_behavior()
+hvd.init()
+x = np.full([8, 1], hvd.rank() + 1.0, np.float32)
+model = tf.keras.Sequential([
+    tf.keras.layers.Dense(
+        1, use_bias=False, input_shape=(1,),
+        kernel_initializer=tf.keras.initializers.Constant(5.0 + hvd.rank())
+    ),
+])
+opt = hvd.DistributedOptimizer(tf.keras.optimizers.legacy.SGD(0.01, momentum=0.5))
+model.compile(loss="mse", optimizer=opt, metrics=["mae"])
+
+class Stop(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1 and hvd.rank() == 0:
+            self.model.stop_training = True
+
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(0.02, warmup_epochs=1),
+    Stop(),
+]
+history = model.fit(x, 3 * x, batch_size=2, epochs=4, verbose=0, callbacks=callbacks)
+
+w, momentum, old, losses = 5.0, 0.0, 0.01, []
+for step in range(8):
+    rate = 0.02 / hvd.size() * (1 + (hvd.size() - 1) * min((step + 1) / 4, 1))
+    losses.append((w - 3) ** 2 * 2.5)  # the mean of (x * (w - 3)) ** 2 for x = 1 and 2
+    momentum = 0.5 * momentum * rate / old - rate * 2 * (w - 3) * 2.5
+    w, old = w + momentum, rate
+weights = model.get_weights()[0]
+assert abs(float(weights[0, 0]) - w) < 1e-5, (weights, w)
+expected = [np.mean(losses[:4]), np.mean(losses[4:])]
+assert np.allclose(history.history["loss"], expected, rtol=1e-5), (history.history, expected)
+print("ALL DONE")
+"""
+
+
+def test_fit_in_a_graph_of_tensorflow_1(tmp_path):
+    assert hvdrun(GRAPH, tmp_path=tmp_path).count("ALL DONE") == RANKS
+
+
 LOOP = """
 import numpy as np
 import tensorflow as tf

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import objects, world
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _values
 from hvd_keras.keras._variables import identity, shared_variables
 from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks._building import build_from_data, build_without_data
@@ -80,6 +80,9 @@ class BroadcastGlobalVariablesCallback(Callback):
                 f"BroadcastGlobalVariablesCallback: root_rank={self.root_rank} does not exist; "
                 f"expected 0 <= root_rank < size = {world.size()}"
             )
+        if _values.in_graph():
+            self._broadcast_in_session()
+            return
         _unwrap_step(self.model)
         # The root may have loaded its model, while the others build theirs on the first batch.
         if all(_peers.gather(build_without_data(self.model), "begin")):
@@ -122,6 +125,15 @@ class BroadcastGlobalVariablesCallback(Callback):
         with tf.device(self.device) if self.device else contextlib.nullcontext():
             objects.broadcast_variables(variables, root_rank=self.root_rank)
         return variables
+
+    def _broadcast_in_session(self) -> None:
+        """Sends the variables of a model of Keras 2 in a graph, where all exist already."""
+        variables = shared_variables(self.model, self.local_ids)
+        values = _values.read(variables)
+        shapes = [(value.shape, str(value.dtype)) for value in values]
+        _require_same_variables(_peers.gather(shapes, "broadcast"))
+        values = objects.broadcast_object(values, self.root_rank, name="hvd.callbacks.session")
+        _values.write(variables, values)
 
     def _check_peers(self, variables: list[Any]) -> None:
         """All ranks compare what they are about to do, and spread the seeds that are equal."""

@@ -6,10 +6,9 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras import _peers, _values, _versions
 from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = ["LearningRateScheduleCallback"]
@@ -100,7 +99,7 @@ class LearningRateScheduleCallback(Callback):
 
     def _agreed_steps(self) -> int:
         """Ranks with different rates would end with different weights: compare what they set."""
-        steps = self.steps_per_epoch or (self.params or {}).get("steps")
+        steps = self.steps_per_epoch or _steps(self.params or {})
         window = (self.initial_lr, self.start_epoch, self.end_epoch, self.staircase)
         peers = _peers.gather((steps, window), "learning_rate")
         if len({window for _, window in peers}) > 1:
@@ -131,12 +130,12 @@ class LearningRateScheduleCallback(Callback):
         self._set_rate(self._position(end_epoch - 1, 0 if self.staircase else self._steps - 1))
 
     def _rate(self) -> float:
-        return float(self._optimizer()[1].numpy())
+        return float(_values.read([self._optimizer()[1]])[0])
 
     def _set_rate(self, position: float) -> None:
         _, variable = self._optimizer()
         old = self._rate()
-        variable.assign(self.initial_lr * self.multiplier(position))
+        _values.write([variable], [self.initial_lr * self.multiplier(position)])
         new = self._rate()
         if self._momentum is not None and new != old:
             self._momentum.rescale(old, new)
@@ -144,7 +143,7 @@ class LearningRateScheduleCallback(Callback):
     def _catch_up(self, end_epoch: int) -> None:
         """Sets the rate these epochs end with, unless it was restored, or a later one set."""
         optimizer, _ = self._optimizer()
-        is_restored = int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0
+        is_restored = int(_values.read([optimizer.iterations])[0]) > 0
         if not is_restored and end_epoch > max(self.start_epoch, _caught_up.get(optimizer, 0)):
             _caught_up[optimizer] = end_epoch
             self._set_last_rate(end_epoch)
@@ -159,6 +158,13 @@ def _as_function(multiplier: float | Callable[[float], float], start: int) -> Ca
         return multiplier
     constant = float(multiplier)
     return lambda epoch: constant ** (epoch - start)
+
+
+def _steps(params: dict[str, Any]) -> int | None:
+    """Batches per epoch, as Keras gives it, in a graph of Keras 2 by the numbers of samples."""
+    if not params.get("steps") and params.get("samples") and params.get("batch_size"):
+        return -(-params["samples"] // params["batch_size"])
+    return params.get("steps")
 
 
 class _MomentumBuffers:
@@ -189,5 +195,10 @@ class _MomentumBuffers:
             buffer.assign(tf.convert_to_tensor(buffer) * tf.cast(factor, buffer.dtype))
 
     def rescale(self, old: float, new: float) -> None:
-        if _versions.is_built(self._optimizer) and self._buffers() and old and new:
+        if not (_versions.is_built(self._optimizer) and self._buffers() and old and new):
+            return
+        if _values.in_graph():
+            buffers = self._buffers()
+            _values.write(buffers, [value * (new / old) for value in _values.read(buffers)])
+        else:
             self._scale(tf.constant(new / old, tf.float32))
