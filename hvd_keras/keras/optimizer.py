@@ -59,6 +59,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
     merge_slices: bool | None = None,
 ) -> Any:
     """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
@@ -145,6 +146,7 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    *,
     merge_slices: bool | None = None,
 ) -> Any:
     """``DistributedOptimizer`` that leaves the variables of some layers to each rank.
