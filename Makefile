@@ -24,6 +24,10 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 HAS_TENSORFLOW := $(BIN)/python -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))'
+# Keras 2, for its tests: of the TensorFlow's release, and without its dependencies, since it asks for
+# the package "tensorflow" even where "tensorflow-cpu" is installed.
+TF_KERAS := -c 'import json; print("tf_keras~=%s.%s.0" % \
+    tuple(json.load(open("hvd_keras/_build_info.json"))["tensorflow"].split(".")[:2]))'
 CXX_SOURCES = $(shell find ops -name '*.h' -o -name '*.cc' -o -name '*.inc')
 # A TensorFlow that was installed after the last build is one more reason to build.
 INSTALLED_TENSORFLOW = $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow/__init__.py)
@@ -134,6 +138,8 @@ $(VENV)/.built: $(VENV)/.tensorflow $(INSTALLED_TENSORFLOW) $(CXX_SOURCES) ops/s
 $(VENV)/.installed: $(VENV)/.built pyproject.toml
 	@echo "Installing hvd_keras into $(VENV)"
 	@$(PIP) install --no-build-isolation --editable ".[example,test]"
+	@$(PIP) install --no-deps "$$($(BIN)/python $(TF_KERAS))" || \
+	    echo "No tf_keras for this TensorFlow: its tests are skipped"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -170,7 +170,7 @@ def PartialDistributedGradientTape(
 
     The other arguments are those of ``DistributedGradientTape``.
     """
-    from hvd_keras.keras.optimizer import as_layers  # which needs Keras
+    from hvd_keras.keras._distributed import as_layers  # which needs Keras
 
     tape = DistributedGradientTape(
         gradtape,
