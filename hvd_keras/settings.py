@@ -42,6 +42,8 @@ class Settings:
         flight_recorder_dir: where the flight recorder is written; empty for a folder of the job's
             own among the temporary files.
         chunk_bytes: bytes of one chunk of the shared segment.
+        driver_log: address for messages to the program that started the ranks; empty for none.
+        compat: whether ``import horovod`` is to give hvd_keras.
     """
 
     rank: int = 0
@@ -58,6 +60,8 @@ class Settings:
     stall_shutdown_seconds: float = 0.0
     flight_recorder_dir: str = ""
     chunk_bytes: int = 256 << 10
+    driver_log: str = ""
+    compat: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -75,6 +79,8 @@ class Settings:
         values.update(_stall_times(source))
         values["flight_recorder_dir"] = source.text("FLIGHT_RECORDER_DIR", "")
         values["chunk_bytes"] = source.integer("CHUNK_BYTES", cls.chunk_bytes, minimum=64)
+        values["driver_log"] = source.text("DRIVER_LOG", "")
+        values["compat"] = source.flag("COMPAT")
         return cls(**values)
 
 
