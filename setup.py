@@ -183,6 +183,7 @@ class BuildOps(build_ext):
         for prefix, folder in build_native.FRAMEWORK_FREE.items():
             wanted += build_native.units(prefix, folder, objects, common)
         wanted += build_native.units("TENSORFLOW", "ops/tensorflow", objects, tensorflow)
+        wanted += build_native.units("XLA", "ops/xla", objects, tensorflow)
         wanted += build_native.units("PYTHON", "ops/python", objects, python)
         build_native.compile_units(self.cxx, wanted)
         library = Path(self.get_ext_fullpath(ext.name))

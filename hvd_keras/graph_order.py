@@ -41,12 +41,6 @@ def check_place(name: str) -> None:
         return
     graph: Any = tf.compat.v1.get_default_graph()
     contexts = list(_contexts(graph))
-    if "XLAControlFlowContext" in contexts:
-        raise NotImplementedError(
-            f"the collective '{name}' is in a function with jit_compile=True, but this release has "
-            "no XLA version of the collectives; leave jit_compile out, or, in Keras, call "
-            "model.compile(..., jit_compile=False)"
-        )
     ordered = getattr(graph, "experimental_acd_manager", None) is not None
     if not ordered and sum(context in _LOOPS for context in contexts) > 1:
         raise NotImplementedError(

@@ -20,6 +20,40 @@ using tensorflow::Tensor;
 // once, so that the names can be used again after a while and stay few.
 constexpr int64_t kLoopNames = 256;
 
+absl::StatusCode ToAbsl(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return absl::StatusCode::kOk;
+    case Code::kInvalidArgument:
+      return absl::StatusCode::kInvalidArgument;
+    case Code::kFailedPrecondition:
+      return absl::StatusCode::kFailedPrecondition;
+    case Code::kAborted:
+      return absl::StatusCode::kAborted;
+    case Code::kDeadlineExceeded:
+      return absl::StatusCode::kDeadlineExceeded;
+    case Code::kResourceExhausted:
+      return absl::StatusCode::kResourceExhausted;
+    case Code::kUnavailable:
+      return absl::StatusCode::kUnavailable;
+    case Code::kInternal:
+      return absl::StatusCode::kInternal;
+  }
+  return absl::StatusCode::kInternal;
+}
+
+// Large outputs are fresh pages, and to make them one by one, 4 KiB at a time, can cost as much as
+// the collective itself. A hint: where the kernel does not take it, nothing is lost.
+void AdviseHugePages(void* memory, int64_t bytes) {
+  constexpr uintptr_t kHugePage = 2 << 20;
+  const uintptr_t begin =
+      (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 bool ToDataType(tensorflow::DataType from, DataType* to) {
   switch (from) {
     case tensorflow::DT_BOOL:
@@ -65,40 +99,6 @@ bool ToDataType(tensorflow::DataType from, DataType* to) {
       return false;
   }
 }
-
-absl::StatusCode ToAbsl(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return absl::StatusCode::kOk;
-    case Code::kInvalidArgument:
-      return absl::StatusCode::kInvalidArgument;
-    case Code::kFailedPrecondition:
-      return absl::StatusCode::kFailedPrecondition;
-    case Code::kAborted:
-      return absl::StatusCode::kAborted;
-    case Code::kDeadlineExceeded:
-      return absl::StatusCode::kDeadlineExceeded;
-    case Code::kResourceExhausted:
-      return absl::StatusCode::kResourceExhausted;
-    case Code::kUnavailable:
-      return absl::StatusCode::kUnavailable;
-    case Code::kInternal:
-      return absl::StatusCode::kInternal;
-  }
-  return absl::StatusCode::kInternal;
-}
-
-// Large outputs are fresh pages, and to make them one by one, 4 KiB at a time, can cost as much as
-// the collective itself. A hint: where the kernel does not take it, nothing is lost.
-void AdviseHugePages(void* memory, int64_t bytes) {
-  constexpr uintptr_t kHugePage = 2 << 20;
-  const uintptr_t begin =
-      (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-}  // namespace
 
 absl::Status ToTensorflow(const Status& status) {
   return absl::Status(ToAbsl(status.code()), status.message());

@@ -52,6 +52,9 @@ absl::Status SameShapes(tensorflow::shape_inference::InferenceContext* context);
 
 absl::Status ToTensorflow(const Status& status);
 
+// Whether tensors of the type can travel, and as what.
+bool ToDataType(tensorflow::DataType from, DataType* to);
+
 // The attributes of a reduction.
 #define HVD_REDUCTION_ATTRS                                                        \
   Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product', 'adasum'} = 'sum'") \

@@ -44,9 +44,6 @@ class ReducescatterKernel : public CollectiveKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     auto request = NewRequest(context, CollectiveKind::kReducescatter);
     reduction_.CopyTo(request.get());
-    if (reduction_.op == ReduceOp::kAdasum) {
-      request->fault = InvalidArgument("reducescatter knows no Adasum; use allreduce");
-    }
     AllocateOutputsByRows(context, request.get());
     Submit(context, std::move(request), std::move(done));
   }

@@ -1,0 +1,43 @@
+// The order in which the collectives of one compilation have to start.
+//
+// XLA runs whatever has all that it needs, in an order of its own in each run and on each rank. It
+// keeps to data alone. So each call returns a token, a number without meaning, which
+//   - the next call of the same name takes, since the ranks match those by their order;
+//   - the next barrier takes, whose own token all later calls take.
+#ifndef HVD_XLA_CALL_ORDER_H_
+#define HVD_XLA_CALL_ORDER_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace hvd::xla_ops {
+
+// The calls of one XLA computation: a function, or the body of a loop or branch in it.
+class CallOrder : public tensorflow::ResourceBase {
+ public:
+  // That of the computation which is being built. An error where the name is used in another
+  // computation of the same compilation, since nothing orders the two. Release with Unref().
+  static absl::Status Of(tensorflow::OpKernelContext* context, const std::string& computation,
+                         const std::string& name, CallOrder** order);
+
+  // The tokens that the next call of this name has to take.
+  std::vector<xla::XlaOp> Before(const std::string& name, bool is_barrier) const;
+
+  // Tells what that call returned.
+  void Add(const std::string& name, bool is_barrier, xla::XlaOp token);
+
+  std::string DebugString() const override { return "the order of hvd_keras's collectives"; }
+
+ private:
+  std::map<std::string, xla::XlaOp> last_of_name_;  // since the barrier
+  xla::XlaOp barrier_;
+};
+
+}  // namespace hvd::xla_ops
+
+#endif  // HVD_XLA_CALL_ORDER_H_
