@@ -99,6 +99,7 @@ TENSORFLOW_SRCS = [
     "barrier.cc",
     "broadcast.cc",
     "collective_kernel.cc",
+    "fence.cc",
     "join.cc",
     "reducescatter.cc",
     "topology.cc",

@@ -59,6 +59,7 @@ std::vector<xla::XlaOp> CallOrder::Before(const std::string& name, bool is_barri
 }
 
 void CallOrder::Add(const std::string& name, bool is_barrier, xla::XlaOp token) {
+  ++size_;
   if (is_barrier) {
     last_of_name_.clear();
     barrier_ = token;

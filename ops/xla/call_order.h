@@ -1,9 +1,11 @@
 // The order in which the collectives of one compilation have to start.
 //
 // XLA runs whatever has all that it needs, in an order of its own in each run and on each rank. It
-// keeps to data alone. So each call returns a token, a number without meaning, which
-//   - the next call of the same name takes, since the ranks match those by their order;
-//   - the next barrier takes, whose own token all later calls take.
+// keeps to data alone. So the result of a call (its "token" here) is an operand, not looked at, of
+//   - the next call of the same name, since the ranks match those by their order;
+//   - the next barrier, whose own result is one of all later calls.
+// Not a result made for that: where nothing uses it, XLA gives the memory of it to all calls alike,
+// and then runs them one after another.
 #ifndef HVD_XLA_CALL_ORDER_H_
 #define HVD_XLA_CALL_ORDER_H_
 
@@ -28,7 +30,10 @@ class CallOrder : public tensorflow::ResourceBase {
   // The tokens that the next call of this name has to take.
   std::vector<xla::XlaOp> Before(const std::string& name, bool is_barrier) const;
 
-  // Tells what that call returned.
+  // How many calls there are so far.
+  int size() const { return size_; }
+
+  // Tells the first result of that call.
   void Add(const std::string& name, bool is_barrier, xla::XlaOp token);
 
   std::string DebugString() const override { return "the order of hvd_keras's collectives"; }
@@ -36,6 +41,7 @@ class CallOrder : public tensorflow::ResourceBase {
  private:
   std::map<std::string, xla::XlaOp> last_of_name_;  // since the barrier
   xla::XlaOp barrier_;
+  int size_ = 0;
 };
 
 }  // namespace hvd::xla_ops

@@ -5,6 +5,7 @@
 namespace hvd::xla_ops {
 
 inline constexpr char kCollectiveCall[] = "hvd_keras.collective";
+inline constexpr char kFenceCall[] = "hvd_keras.fence";  // does nothing
 inline constexpr char kTopologyCall[] = "hvd_keras.topology";
 
 }  // namespace hvd::xla_ops

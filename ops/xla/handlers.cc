@@ -137,8 +137,8 @@ std::unique_ptr<Request> RequestOf(Reader* attributes) {
   return request;
 }
 
-// Adds the memory that the call works on. Operands: the pieces, the splits of an alltoall, tokens.
-// Results: the pieces, the received splits of an alltoall, a token.
+// Adds the memory that the call works on. Operands: the pieces, the splits of an alltoall, results
+// of earlier calls. Results: the pieces, the received splits of an alltoall; a number of a barrier.
 bool AddMemory(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
                int64_t num_pieces, int64_t members, Request* request) {
   std::vector<int64_t> rows;  // of the outputs
@@ -187,21 +187,23 @@ ffi::Future Collective(ffi::RemainingArgs operands, ffi::RemainingRets results,
   auto request = RequestOf(&attributes);
   const int64_t num_pieces = attributes.Number("pieces");
   const int64_t members = attributes.Number("members");
-  auto token = results.get<ffi::AnyBuffer>(results.size() - 1);
   std::shared_ptr<World> world;
   const Status current = World::Current(&world);
   if (!current.ok()) {
     Complete(promise, current);
-  } else if (attributes.missing() || !token.has_value() ||
+  } else if (attributes.missing() ||
              !AddMemory(operands, results, num_pieces, members, request.get())) {
     Complete(promise, Internal("XLA has not passed on what its call of '" + request->name +
                                "' was compiled with"));
   } else {
-    std::memset((*token)->untyped_data(), 0, sizeof(uint64_t));
     request->done = [promise](const Status& status) { Complete(promise, status); };
     world->engine().Submit(std::move(request));
   }
   return future;
+}
+
+ffi::Error Fence(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
+  return ffi::Error::Success();
 }
 
 ffi::Error TopologyOf(ffi::RemainingRets results, ffi::Dictionary dictionary) {
@@ -218,9 +220,12 @@ ffi::Error TopologyOf(ffi::RemainingRets results, ffi::Dictionary dictionary) {
 
 XLA_FFI_DEFINE_HANDLER(kCollectiveHandler, Collective,
                        ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER(kFenceHandler, Fence,
+                       ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 XLA_FFI_DEFINE_HANDLER(kTopologyHandler, TopologyOf, ffi::Ffi::Bind().RemainingRets().Attrs());
 
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kCollectiveCall, "Host", kCollectiveHandler);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kFenceCall, "Host", kFenceHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTopologyCall, "Host", kTopologyHandler);
 
 }  // namespace

@@ -36,6 +36,8 @@ struct Call {
   std::vector<xla::XlaOp> operands;
   std::vector<xla::Shape> operand_shapes;
   std::vector<xla::Shape> results;
+  // The first `in_place` results lie where the operands of the same numbers lay.
+  int in_place = 0;
 
   void AddOperand(xla::XlaOp operand, const xla::Shape& shape) {
     operands.push_back(operand);
@@ -44,9 +46,11 @@ struct Call {
 
   // Side effects are declared, so that XLA does not merge, drop, move or repeat calls.
   xla::XlaOp Emit(xla::XlaBuilder* builder, const char* target) const {
+    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliasing;
+    for (int i = 0; i < in_place; ++i) aliasing.push_back({{i}, {i, {}}});
     return xla::CustomCallWithLayout(
         builder, target, operands, xla::ShapeUtil::MakeTupleShape(results), operand_shapes,
-        attributes.Text(), /*has_side_effect=*/true, /*output_operand_aliasing=*/{},
+        attributes.Text(), /*has_side_effect=*/true, aliasing,
         /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
         xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   }
@@ -60,6 +64,19 @@ xla::Shape RowByRow(const xla::Shape& shape) {
 
 xla::Shape ShapeOf(xla::PrimitiveType type, std::vector<int64_t> dimensions) {
   return xla::ShapeUtil::MakeShapeWithDescendingLayout(type, dimensions);
+}
+
+// XLA runs a computation of few or small operations one after another, each when the one before
+// has ended: then a collective would keep the others from starting, and two ranks for which XLA has
+// chosen different orders would wait for each other. These calls do nothing, and make it large.
+void KeepDataflow(xla::XlaBuilder* builder) {
+  constexpr int kOperations = 8;     // up to so many are few
+  constexpr int64_t kBytes = 1024;   // 512 are small
+  for (int i = 0; i < kOperations; ++i) {
+    Call call;
+    call.results.push_back(ShapeOf(xla::U8, {kBytes}));
+    call.Emit(builder, kFenceCall);
+  }
 }
 
 class CollectiveLowering : public tensorflow::XlaOpKernel {
@@ -77,7 +94,8 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
   }
 
   void Compile(XlaOpKernelContext* context) override {
-    Call call{attributes_, {}, {}, {}};
+    Call call;
+    call.attributes = attributes_;
     OP_REQUIRES_OK(context, FindRanks());
     OP_REQUIRES_OK(context, AddPieces(context, &call));
     OP_REQUIRES_OK(context, AddSplits(context, &call));
@@ -85,17 +103,20 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
     OP_REQUIRES_OK(context, CallOrder::Of(context->op_kernel_context(),
                                           context->builder()->name(), name_, &order));
     const tensorflow::core::ScopedUnref unref(order);
+    if (order->size() == 1) KeepDataflow(context->builder());
     const bool is_barrier = collective_.kind == CollectiveKind::kBarrier;
-    const xla::Shape token = ShapeOf(xla::U64, {});
-    for (const xla::XlaOp before : order->Before(name_, is_barrier)) call.AddOperand(before, token);
-    call.results.push_back(token);
+    for (const xla::XlaOp token : order->Before(name_, is_barrier)) {
+      const auto shape = context->builder()->GetShape(token);
+      OP_REQUIRES_OK(context, shape.status());
+      call.AddOperand(token, RowByRow(*shape));
+    }
+    if (call.results.empty()) call.results.push_back(ShapeOf(xla::U64, {}));
 
     const xla::XlaOp result = call.Emit(context->builder(), kCollectiveCall);
     for (int i = 0; i < context->num_outputs(); ++i) {
       context->SetOutput(i, xla::GetTupleElement(result, i));
     }
-    const auto last = static_cast<int64_t>(call.results.size()) - 1;
-    order->Add(name_, is_barrier, xla::GetTupleElement(result, last));
+    order->Add(name_, is_barrier, xla::GetTupleElement(result, 0));
   }
 
  private:
@@ -133,6 +154,12 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
       }
       call->results.push_back(std::move(result));
     }
+    // XLA gives memory that is not needed any more to the next that needs some, which then has to
+    // wait. In place, the operand's memory stays taken, and nothing waits for the collective but
+    // what needs its result.
+    if (collective_.output_rows == nullptr && collective_.kind != CollectiveKind::kAlltoall) {
+      call->in_place = count;
+    }
     call->attributes.Set("dtype", static_cast<int64_t>(dtype));
     call->attributes.Set("pieces", count);
     call->attributes.Set("members", members_);
@@ -162,6 +189,30 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
   Attributes attributes_;
   int64_t members_ = 0;
   int64_t index_ = 0;
+};
+
+// HvdFence: hands tensors on, all at once. XLA orders a function's operations so as to need little
+// memory: it would put the update of the weights of one bucket right before the gradients of the
+// next, into the same memory, and so make the backward pass wait for each bucket. With all buckets
+// going through one fence, no update comes before the last bucket has been sent.
+class FenceLowering : public tensorflow::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext* context) override {
+    Call call;
+    call.in_place = context->num_inputs();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const auto shape = context->InputXlaShape(i);
+      OP_REQUIRES_OK(context, shape.status());
+      call.AddOperand(context->Input(i), RowByRow(*shape));
+      call.results.push_back(RowByRow(*shape));
+    }
+    const xla::XlaOp result = call.Emit(context->builder(), kFenceCall);
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      context->SetOutput(i, xla::GetTupleElement(result, i));
+    }
+  }
 };
 
 // HvdRank, HvdSize, ...: looked up in each run, since a compiled function may outlive the world that
@@ -197,6 +248,7 @@ HVD_REGISTER_LOWERING("HvdReducescatter", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdAllgather", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdAlltoall", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdBarrier", CollectiveLowering);
+HVD_REGISTER_LOWERING("HvdFence", FenceLowering);
 HVD_REGISTER_LOWERING("HvdRank", TopologyLowering<Topology::kRank>);
 HVD_REGISTER_LOWERING("HvdLocalRank", TopologyLowering<Topology::kLocalRank>);
 HVD_REGISTER_LOWERING("HvdLocalSize", TopologyLowering<Topology::kLocalSize>);
