@@ -12,9 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["check_place", "run_independently"]
+from hvd_keras import _library
+from hvd_keras.naming import node_name
+
+__all__ = ["call_attributes", "check_place", "is_compiled", "run_independently"]
 
 _LOOPS = {"WhileBodyFuncGraph", "WhileContext"}
+_XLA = "XLAControlFlowContext"
 
 
 def run_independently(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -32,8 +36,7 @@ def run_independently(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
 def check_place(name: str) -> None:
     """Raises NotImplementedError where a graph is built in which a collective cannot work.
 
-    - In a function that XLA is to compile: its own message, when the function runs, would be that
-      the conversion of the whole function has failed.
+    - In a function that XLA is to compile, where this TensorFlow does not allow it.
     - In a loop in a loop of a TF1 graph. The passes of the outer loop run side by side there, in an
       order that differs between ranks, and nothing tells which passes belong together.
     """
@@ -41,6 +44,11 @@ def check_place(name: str) -> None:
         return
     graph: Any = tf.compat.v1.get_default_graph()
     contexts = list(_contexts(graph))
+    if _XLA in contexts and (reason := _library.no_xla()):
+        raise NotImplementedError(
+            f"the collective '{name}' is in a function with jit_compile=True, but {reason}; leave "
+            "jit_compile out, or, in Keras, call model.compile(..., jit_compile=False)"
+        )
     ordered = getattr(graph, "experimental_acd_manager", None) is not None
     if not ordered and sum(context in _LOOPS for context in contexts) > 1:
         raise NotImplementedError(
@@ -48,6 +56,35 @@ def check_place(name: str) -> None:
             "tf.compat.v1 graph, where the order of their passes is not defined; put the loops "
             "into a tf.function, which defines it"
         )
+
+
+def is_compiled() -> bool:
+    """Returns whether the graph that is being built is to be compiled by XLA.
+
+    False also where that is not known: in a ``tf.function`` that was traced before a function with
+    ``jit_compile=True`` has called it.
+    """
+    return not tf.executing_eagerly() and _XLA in _contexts(tf.compat.v1.get_default_graph())
+
+
+def call_attributes(name: str, process_set: int, node: str | None = None) -> dict[str, Any]:
+    """Returns the arguments that the operations of all collectives have.
+
+    Args:
+        name: what the ranks match; used as it is.
+        node: the name of the graph node, if not the same.
+    """
+    # The passes of a loop in a tf.function run one after another, as far as side effects go, and
+    # those of a TF1 loop side by side.
+    ordered = not tf.executing_eagerly() and "WhileBodyFuncGraph" in _contexts(
+        tf.compat.v1.get_default_graph()
+    )
+    return {
+        "tensor_name": name,
+        "process_set": process_set,
+        "numbered_passes": not ordered,
+        "name": node_name(node or name),
+    }
 
 
 def _contexts(graph: Any) -> Iterator[str]:

@@ -14,8 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library, op_gradients
-from hvd_keras.graph_order import check_place, run_independently
-from hvd_keras.naming import node_name
+from hvd_keras.graph_order import call_attributes, check_place, is_compiled, run_independently
 
 __all__ = [
     "TYPES",
@@ -34,6 +33,7 @@ __all__ = [
     "broadcast_tensors",
     "by_type",
     "device_scope",
+    "fence",
     "join",
     "reducescatter_tensors",
     "to_tensor",
@@ -96,14 +96,22 @@ def allreduce_tensors(
     return run_independently(
         _library.ops.hvd_allreduce(
             list(tensors),
-            tensor_name=name,
             reduce_op=op.value,
             prescale_bits=_bits(prescale),
             postscale_bits=_bits(postscale),
-            process_set=process_set,
-            name=node_name(node or name),
+            **call_attributes(name, process_set, node),
         )
     )
+
+
+def fence(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Keeps XLA from doing anything with the tensors before it has all of them.
+
+    To use little memory, XLA would update the weights of one bucket before it computes the
+    gradients of the next, and thus let the backward pass wait for each bucket in turn. Without XLA
+    it does nothing: there a bucket's weights may be updated while the next one travels.
+    """
+    return _library.ops.hvd_fence(tensors) if len(tensors) > 1 and is_compiled() else tensors
 
 
 def reducescatter_tensors(
@@ -119,12 +127,10 @@ def reducescatter_tensors(
     return run_independently(
         _library.ops.hvd_reducescatter(
             list(tensors),
-            tensor_name=name,
             reduce_op=op.value,
             prescale_bits=_bits(prescale),
             postscale_bits=_bits(postscale),
-            process_set=process_set,
-            name=node_name(name),
+            **call_attributes(name, process_set),
         )
     )
 
@@ -135,7 +141,7 @@ def alltoall_tensor(
     """One alltoall operation; returns what came, and how many rows from each rank (int64)."""
     check_place(name)
     output, received = _library.ops.hvd_alltoall(
-        tensor, splits, tensor_name=name, process_set=process_set, name=node_name(name)
+        tensor, splits, **call_attributes(name, process_set)
     )
     run_independently([output])
     return output, received
@@ -144,7 +150,7 @@ def alltoall_tensor(
 def join(name: str, process_set: int = 0) -> tf.Tensor:
     """One join operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_join(tensor_name=name, process_set=process_set, name=node_name(name))
+    return _library.ops.hvd_join(**call_attributes(name, process_set))
 
 
 def broadcast_tensors(
@@ -157,10 +163,8 @@ def broadcast_tensors(
     return run_independently(
         _library.ops.hvd_broadcast(
             list(tensors),
-            tensor_name=name,
             root_rank=int(root_rank),
-            process_set=process_set,
-            name=node_name(name),
+            **call_attributes(name, process_set),
         )
     )
 
@@ -187,12 +191,13 @@ def allreduce_slices(
     if not slices:
         return []
     values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values", process_set)
-    # Who takes part is known when the operation runs only, since ranks may have joined.
+    # Who takes part is known when the operation runs only, since ranks may have joined. Counted from
+    # values: XLA would know the size, and multiply by the rounded inverse of it instead of dividing.
     one = tf.ones([1], slices[0].indices.dtype)
     *indices, ones = _gather_by_type(
         [*(s.indices for s in slices), one], f"{name}.indices", process_set
     )
-    contributors = tf.size(ones)
+    contributors = tf.reduce_sum(ones)
     results = []
     for original, value, index, (_, context) in zip(slices, values, indices, sent, strict=True):
         value = compression.decompress(value, context)
@@ -211,9 +216,7 @@ def allgather_tensors(
     """One allgather operation, of tensors of one type; ``name`` is used as it is."""
     check_place(name)
     return run_independently(
-        _library.ops.hvd_allgather(
-            list(tensors), tensor_name=name, process_set=process_set, name=node_name(name)
-        )
+        _library.ops.hvd_allgather(list(tensors), **call_attributes(name, process_set))
     )
 
 
@@ -262,4 +265,4 @@ def device_scope(device: str) -> contextlib.AbstractContextManager:
 def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
     """One barrier operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_barrier(tensor_name=name, process_set=process_set, name=node_name(name))
+    return _library.ops.hvd_barrier(**call_attributes(name, process_set))

@@ -7,9 +7,7 @@ namespace hvd::tf {
 namespace {
 
 REGISTER_OP("HvdBarrier")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(
 Returns once all ranks of a process set have reached it.

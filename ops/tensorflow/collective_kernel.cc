@@ -108,6 +108,7 @@ CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* context)
     : AsyncOpKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
   OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+  OP_REQUIRES_OK(context, context->GetAttr("numbered_passes", &numbered_passes_));
   if (tensor_name_.empty()) tensor_name_ = name();
 }
 
@@ -117,7 +118,8 @@ std::unique_ptr<Request> CollectiveKernel::NewRequest(OpKernelContext* context,
   request->kind = kind;
   request->name = tensor_name_;
   const int64_t iteration = context->frame_iter().iter_id;
-  if (iteration > 0) request->name += "@" + std::to_string(iteration % kLoopNames);
+  if (numbered_passes_ && iteration > 0)
+    request->name += "@" + std::to_string(iteration % kLoopNames);
   request->process_set = process_set_;
   if (context->num_inputs() == 0) return request;
 

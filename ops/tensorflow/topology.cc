@@ -68,9 +68,8 @@ class TopologyKernel : public OpKernel {
   int process_set_ = 0;
 };
 
-#define HVD_REGISTER_TOPOLOGY(op, what)                            \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), \
-                          TopologyKernel<Topology::what>)
+#define HVD_REGISTER_TOPOLOGY(op, what) \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), TopologyKernel<Topology::what>)
 
 HVD_REGISTER_TOPOLOGY("HvdRank", kRank);
 HVD_REGISTER_TOPOLOGY("HvdLocalRank", kLocalRank);

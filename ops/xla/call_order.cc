@@ -42,11 +42,11 @@ absl::Status CallOrder::Of(tensorflow::OpKernelContext* context, const std::stri
         "not match them; call it from a tf.function of its own in each place, or give each call a "
         "name of its own");
   }
-  return context->step_container()->LookupOrCreate<CallOrder>(
-      resources, kResourceName, order, [](CallOrder** made) {
-        *made = new CallOrder();
-        return absl::OkStatus();
-      });
+  return context->step_container()->LookupOrCreate<CallOrder>(resources, kResourceName, order,
+                                                              [](CallOrder** made) {
+                                                                *made = new CallOrder();
+                                                                return absl::OkStatus();
+                                                              });
 }
 
 std::vector<xla::XlaOp> CallOrder::Before(const std::string& name, bool is_barrier) const {

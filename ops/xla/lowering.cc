@@ -48,11 +48,11 @@ struct Call {
   xla::XlaOp Emit(xla::XlaBuilder* builder, const char* target) const {
     std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliasing;
     for (int i = 0; i < in_place; ++i) aliasing.push_back({{i}, {i, {}}});
-    return xla::CustomCallWithLayout(
-        builder, target, operands, xla::ShapeUtil::MakeTupleShape(results), operand_shapes,
-        attributes.Text(), /*has_side_effect=*/true, aliasing,
-        /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    return xla::CustomCallWithLayout(builder, target, operands,
+                                     xla::ShapeUtil::MakeTupleShape(results), operand_shapes,
+                                     attributes.Text(), /*has_side_effect=*/true, aliasing,
+                                     /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+                                     xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   }
 };
 
@@ -70,8 +70,8 @@ xla::Shape ShapeOf(xla::PrimitiveType type, std::vector<int64_t> dimensions) {
 // has ended: then a collective would keep the others from starting, and two ranks for which XLA has
 // chosen different orders would wait for each other. These calls do nothing, and make it large.
 void KeepDataflow(xla::XlaBuilder* builder) {
-  constexpr int kOperations = 8;     // up to so many are few
-  constexpr int64_t kBytes = 1024;   // 512 are small
+  constexpr int kOperations = 8;    // up to so many are few
+  constexpr int64_t kBytes = 1024;  // 512 are small
   for (int i = 0; i < kOperations; ++i) {
     Call call;
     call.results.push_back(ShapeOf(xla::U8, {kBytes}));
@@ -100,8 +100,8 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
     OP_REQUIRES_OK(context, AddPieces(context, &call));
     OP_REQUIRES_OK(context, AddSplits(context, &call));
     CallOrder* order = nullptr;
-    OP_REQUIRES_OK(context, CallOrder::Of(context->op_kernel_context(),
-                                          context->builder()->name(), name_, &order));
+    OP_REQUIRES_OK(context, CallOrder::Of(context->op_kernel_context(), context->builder()->name(),
+                                          name_, &order));
     const tensorflow::core::ScopedUnref unref(order);
     if (order->size() == 1) KeepDataflow(context->builder());
     const bool is_barrier = collective_.kind == CollectiveKind::kBarrier;
@@ -215,8 +215,8 @@ class FenceLowering : public tensorflow::XlaOpKernel {
   }
 };
 
-// HvdRank, HvdSize, ...: looked up in each run, since a compiled function may outlive the world that
-// it was compiled in.
+// HvdRank, HvdSize, ...: looked up in each run, since a compiled function may outlive the world
+// that it was compiled in.
 template <Topology what>
 class TopologyLowering : public tensorflow::XlaOpKernel {
  public:
