@@ -7,10 +7,13 @@ before the one before it has ended.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from hvd_keras import _library
 from hvd_keras.naming import node_name
@@ -49,6 +52,8 @@ def check_place(name: str) -> None:
             f"the collective '{name}' is in a function with jit_compile=True, but {reason}; leave "
             "jit_compile out, or, in Keras, call model.compile(..., jit_compile=False)"
         )
+    if _XLA in contexts:
+        _keep_calls_in_order(graph)
     ordered = getattr(graph, "experimental_acd_manager", None) is not None
     if not ordered and sum(context in _LOOPS for context in contexts) > 1:
         raise NotImplementedError(
@@ -56,6 +61,29 @@ def check_place(name: str) -> None:
             "tf.compat.v1 graph, where the order of their passes is not defined; put the loops "
             "into a tf.function, which defines it"
         )
+
+
+# Graphs that the variable keeps in order.
+_in_order: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+
+
+@functools.cache
+def _order_variable() -> tf.Variable:
+    with tf.init_scope(), tf.device("CPU:0"):
+        # Of this class, not tf.Variable: a function would take part in how that is made.
+        return resource_variable_ops.ResourceVariable(0, trainable=False, dtype=tf.int32)
+
+
+def _keep_calls_in_order(graph: Any) -> None:
+    """Makes calls of a compiled function, which has ``graph``, run one after another.
+
+    TensorFlow lets a function that calls a compiled one twice run the two at once, unless they
+    change the same variable. Their collectives have the same names, so the ranks match them by
+    their order.
+    """
+    if graph not in _in_order and tf.compat.v1.executing_eagerly_outside_functions():
+        _in_order.add(graph)
+        _order_variable().assign_add(1, read_value=False)
 
 
 def is_compiled() -> bool:

@@ -7,12 +7,35 @@ namespace {
 
 constexpr char kResourceName[] = "hvd_keras.call_order";
 
+// TensorFlow builds a body once more, under another name, where it knows some of its inputs or
+// wants them in another order: "while_body_17_const_0_rearrange_1".
+// TensorFlow builds a body once more, under another name, where it knows some of its inputs or
+// wants them in another order: "while_body_17_const_0_rearrange_1[]", with its attributes behind
+// it.
+std::string WithoutCopyNumbers(std::string computation) {
+  computation = computation.substr(0, computation.find('['));
+  const auto ends_with = [&computation](const std::string& tail, size_t end) {
+    return end >= tail.size() && computation.compare(end - tail.size(), tail.size(), tail) == 0;
+  };
+  while (true) {
+    const size_t end = computation.find_last_not_of("0123456789") + 1;
+    if (end == computation.size()) return computation;
+    if (ends_with("_const_", end)) {
+      computation.resize(end - 7);
+    } else if (ends_with("_rearrange_", end)) {
+      computation.resize(end - 11);
+    } else {
+      return computation;
+    }
+  }
+}
+
 // Which computation uses a name: of the whole compilation, whose resource manager is its own.
 class NamesInUse : public tensorflow::ResourceBase {
  public:
-  // A body may be built several times, under the same name.
-  bool IsFree(const std::string& name, const std::string& computation) {
-    return users_.emplace(name, computation).first->second == computation;
+  // Returns the computation that uses it already, or the one given.
+  std::string User(const std::string& name, const std::string& computation) {
+    return users_.emplace(name, computation).first->second;
   }
 
   std::string DebugString() const override { return "the names of hvd_keras's collectives"; }
@@ -32,13 +55,16 @@ absl::Status CallOrder::Of(tensorflow::OpKernelContext* context, const std::stri
         *made = new NamesInUse();
         return absl::OkStatus();
       }));
-  const bool is_free = names->IsFree(name, computation);
+  const std::string own = WithoutCopyNumbers(computation);
+  const std::string user = names->User(name, own);
   names->Unref();
-  if (!is_free) {
+  if (user != own) {
     return absl::UnimplementedError(
         "the collective '" + name +
-        "' is called in several places of one function with jit_compile=True, of which at least "
-        "one is in a loop or branch. XLA does not tell in which order they run, so the ranks could "
+        "' is called in several places of one function with jit_compile=True, in " + user +
+        " and in " + own +
+        ", of which at least one is a loop or branch. XLA does not tell in which order they run, "
+        "so the ranks could "
         "not match them; call it from a tf.function of its own in each place, or give each call a "
         "name of its own");
   }
@@ -49,23 +75,14 @@ absl::Status CallOrder::Of(tensorflow::OpKernelContext* context, const std::stri
                                                               });
 }
 
-std::vector<xla::XlaOp> CallOrder::Before(const std::string& name, bool is_barrier) const {
-  std::vector<xla::XlaOp> tokens;
-  if (barrier_.valid()) tokens.push_back(barrier_);
-  for (const auto& [other, token] : last_of_name_) {
-    if (is_barrier || other == name) tokens.push_back(token);
-  }
-  return tokens;
+xla::XlaOp CallOrder::Before(const std::string& name) const {
+  const auto last = last_of_name_.find(name);
+  return last == last_of_name_.end() ? xla::XlaOp() : last->second;
 }
 
-void CallOrder::Add(const std::string& name, bool is_barrier, xla::XlaOp token) {
+void CallOrder::Add(const std::string& name, xla::XlaOp result) {
   ++size_;
-  if (is_barrier) {
-    last_of_name_.clear();
-    barrier_ = token;
-  } else {
-    last_of_name_[name] = token;
-  }
+  last_of_name_[name] = result;
 }
 
 }  // namespace hvd::xla_ops

@@ -104,19 +104,20 @@ class CollectiveLowering : public tensorflow::XlaOpKernel {
                                           name_, &order));
     const tensorflow::core::ScopedUnref unref(order);
     if (order->size() == 1) KeepDataflow(context->builder());
-    const bool is_barrier = collective_.kind == CollectiveKind::kBarrier;
-    for (const xla::XlaOp token : order->Before(name_, is_barrier)) {
-      const auto shape = context->builder()->GetShape(token);
+    const xla::XlaOp before = order->Before(name_);
+    if (before.valid()) {
+      const auto shape = context->builder()->GetShape(before);
       OP_REQUIRES_OK(context, shape.status());
-      call.AddOperand(token, RowByRow(*shape));
+      call.AddOperand(before, RowByRow(*shape));
     }
+    // Something that the next one can take, of a barrier.
     if (call.results.empty()) call.results.push_back(ShapeOf(xla::U64, {}));
 
     const xla::XlaOp result = call.Emit(context->builder(), kCollectiveCall);
     for (int i = 0; i < context->num_outputs(); ++i) {
       context->SetOutput(i, xla::GetTupleElement(result, i));
     }
-    order->Add(name_, is_barrier, xla::GetTupleElement(result, 0));
+    order->Add(name_, xla::GetTupleElement(result, 0));
   }
 
  private:
@@ -238,9 +239,43 @@ class TopologyLowering : public tensorflow::XlaOpKernel {
   Call call_;
 };
 
+// What cannot be compiled says so, and what to do.
+class NoLowering : public tensorflow::XlaOpKernel {
+ public:
+  NoLowering(OpKernelConstruction* context, std::string reason)
+      : XlaOpKernel(context), reason_(std::move(reason)) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    context->CtxFailure(absl::UnimplementedError(reason_));
+  }
+
+ private:
+  const std::string reason_;
+};
+
+class JoinLowering : public NoLowering {
+ public:
+  explicit JoinLowering(OpKernelConstruction* context)
+      : NoLowering(context,
+                   "hvd.join() is in a function with jit_compile=True, whose shapes are fixed, and "
+                   "the shapes of the other ranks' collectives depend on who has joined; call it "
+                   "outside of the compiled function") {}
+};
+
+class GpuLowering : public NoLowering {
+ public:
+  explicit GpuLowering(OpKernelConstruction* context)
+      : NoLowering(context,
+                   context->def().op() +
+                       " is in a function that XLA compiles for a GPU, where this release has no "
+                       "collectives; leave jit_compile out, or, in Keras, call "
+                       "model.compile(..., jit_compile=False)") {}
+};
+
 // Not REGISTER_XLA_OP, which is ignored once the process has compiled anything with XLA.
-#define HVD_REGISTER_LOWERING(op, ...) \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU_XLA_JIT), __VA_ARGS__)
+#define HVD_REGISTER_LOWERING(op, ...)                                                   \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU_XLA_JIT), __VA_ARGS__); \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_GPU_XLA_JIT), GpuLowering)
 
 HVD_REGISTER_LOWERING("HvdAllreduce", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdBroadcast", CollectiveLowering);
@@ -248,6 +283,7 @@ HVD_REGISTER_LOWERING("HvdReducescatter", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdAllgather", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdAlltoall", CollectiveLowering);
 HVD_REGISTER_LOWERING("HvdBarrier", CollectiveLowering);
+HVD_REGISTER_LOWERING("HvdJoin", JoinLowering);
 HVD_REGISTER_LOWERING("HvdFence", FenceLowering);
 HVD_REGISTER_LOWERING("HvdRank", TopologyLowering<Topology::kRank>);
 HVD_REGISTER_LOWERING("HvdLocalRank", TopologyLowering<Topology::kLocalRank>);
