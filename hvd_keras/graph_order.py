@@ -102,17 +102,27 @@ def call_attributes(name: str, process_set: int, node: str | None = None) -> dic
         name: what the ranks match; used as it is.
         node: the name of the graph node, if not the same.
     """
-    # The passes of a loop in a tf.function run one after another, as far as side effects go, and
-    # those of a TF1 loop side by side.
-    ordered = not tf.executing_eagerly() and "WhileBodyFuncGraph" in _contexts(
-        tf.compat.v1.get_default_graph()
-    )
     return {
         "tensor_name": name,
         "process_set": process_set,
-        "numbered_passes": not ordered,
+        "numbered_passes": not _in_ordered_loop(),
         "name": node_name(node or name),
     }
+
+
+def _in_ordered_loop() -> bool:
+    """Whether the next operation is in a loop whose passes run one after another.
+
+    They do in a ``tf.function``, as far as side effects go, and side by side elsewhere.
+    """
+    if tf.executing_eagerly():
+        return False
+    graph: Any = tf.compat.v1.get_default_graph()
+    while getattr(graph, "experimental_acd_manager", None) is not None:
+        if type(graph).__name__ == "WhileBodyFuncGraph":
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def _contexts(graph: Any) -> Iterator[str]:

@@ -59,7 +59,8 @@ def test_one_name_several_times_keeps_its_order(run):
 
     def outer(x):
         # The first is ready last.
-        slow = x + 0.0 * tf.reduce_sum(tf.linalg.matmul(tf.fill([300, 300], x), tf.ones([300, 300])))
+        product = tf.linalg.matmul(tf.fill([300, 300], x), tf.ones([300, 300]))
+        slow = x + 0.0 * tf.reduce_sum(product)
         return [inner(slow), inner(100 * x), inner(10000 * x)]
 
     for _ in range(5):
