@@ -6,8 +6,8 @@ and compiles ops/ against it with the machine's C++ compiler (ops/build_native.p
 TensorFlow is the user's: the library fits one minor version of it, so it must be built against the
 TensorFlow that will load it, not against a fresh one in pip's isolated build environment.
 Variables: HVD_BUILD_PYTHON (the interpreter whose TensorFlow to build for), CXX, CXXFLAGS, LDFLAGS,
-HVD_BUILD_JOBS, HVD_BUILD_XLA (1: stop where the collectives cannot be compiled for jit_compile=True,
-0: leave that part out; otherwise it is left out where TensorFlow does not allow it).
+HVD_BUILD_JOBS, and HVD_BUILD_XLA: 1 stops where the collectives cannot be compiled for
+jit_compile=True, 0 leaves that part out, and without it that part is left out where it has to be.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ def allreduce_slices(
     if not slices:
         return []
     values = _gather_by_type([tensor for tensor, _ in sent], f"{name}.values", process_set)
-    # Who takes part is known when the operation runs only, since ranks may have joined. Counted from
-    # values: XLA would know the size, and multiply by the rounded inverse of it instead of dividing.
+    # Who takes part is known when the operation runs only, since ranks may have joined. Counted
+    # from values: XLA would know the size, and multiply by its rounded inverse instead of dividing.
     one = tf.ones([1], slices[0].indices.dtype)
     *indices, ones = _gather_by_type(
         [*(s.indices for s in slices), one], f"{name}.indices", process_set

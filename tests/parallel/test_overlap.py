@@ -1,9 +1,9 @@
 """A bucket travels while the backward pass computes the gradients of the next.
 
-Rank 0 trains. The other rank takes part in the buckets in the opposite order, and one after another:
-in the last one first, whose gradients the backward pass computes last. So no bucket can arrive
-before all of the backward pass is done, and a rank that waited for one before it went on would wait
-for ever; after a second, that is an error on both.
+Rank 0 trains. The other rank takes part in the buckets in the opposite order, and one after
+another: in the last one first, whose gradients the backward pass computes last. So no bucket can
+arrive before all of the backward pass is done, and a rank that waited for one before it went on
+would wait for ever; after a second, that is an error on both.
 """
 
 import keras
