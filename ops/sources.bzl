@@ -85,10 +85,12 @@ SHM_TESTS = [
 
 # ops/world: the one object of a process that owns the engine and its transport.
 WORLD_HDRS = [
+    "topology.h",
     "world.h",
 ]
 
 WORLD_SRCS = [
+    "topology.cc",
     "world.cc",
 ]
 
@@ -106,9 +108,29 @@ TENSORFLOW_SRCS = [
     "barrier.cc",
     "broadcast.cc",
     "collective_kernel.cc",
+    "fence.cc",
     "join.cc",
     "reducescatter.cc",
     "topology.cc",
+]
+
+# ops/xla: the same collectives inside functions that XLA compiles. setup.py leaves them out where
+# TensorFlow comes without XLA.
+XLA_HDRS = [
+    "attributes.h",
+    "call_order.h",
+    "collectives.h",
+    "completion.h",
+    "custom_calls.h",
+]
+
+XLA_SRCS = [
+    "attributes.cc",
+    "call_order.cc",
+    "collectives.cc",
+    "completion.cc",
+    "handlers.cc",
+    "lowering.cc",
 ]
 
 # ops/python: the pybind11 module.

@@ -59,7 +59,8 @@ struct Request {
 
   // Allgather, alltoall, reducescatter: called once, on the engine's thread; allocates the outputs
   // and stores their addresses in `pieces`. rows[piece] are the first dimensions of an output's
-  // parts: those that come from each member; of a reducescatter this rank's share alone.
+  // parts: those that come from each member; of a reducescatter this rank's share alone. It answers
+  // kInvalidArgument where the outputs are there already, and not of that shape.
   std::function<Status(const std::vector<std::vector<int64_t>>& rows, std::vector<Piece>* pieces)>
       allocate;
 

@@ -7,9 +7,7 @@ namespace hvd::tf {
 namespace {
 
 REGISTER_OP("HvdBarrier")
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set: int = 0")
-    .Attr("timeout_seconds: float = 0.0")
+    .HVD_CALL_ATTRS.Attr("timeout_seconds: float = 0.0")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext*) { return absl::OkStatus(); })
     .Doc(R"doc(

@@ -17,13 +17,19 @@ hvd.init()
 hvd.allreduce(tf.ones([]))
 if hvd.rank() == 1:
     {end}
-hvd.allreduce(tf.ones([4]), name="weights")
+{call}
 """
+PLAIN = 'hvd.allreduce(tf.ones([4]), name="weights")'
+COMPILED = f"tf.function(lambda: {PLAIN}, jit_compile=True)()"
 
 
-@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("os._exit(4)", 4)])
-def test_the_rank_that_left_is_blamed_not_the_one_that_noticed(hvdrun, end, code):
-    result = hvdrun.run_python(2, SCRIPT.replace("{end}", end))
+@pytest.mark.parametrize(
+    ("end", "code", "call"),
+    [("sys.exit(3)", 3, PLAIN), ("os._exit(4)", 4, PLAIN), ("os._exit(4)", 4, COMPILED)],
+    ids=["exit", "at_once", "at_once_compiled"],
+)
+def test_the_rank_that_left_is_blamed_not_the_one_that_noticed(hvdrun, end, code, call):
+    result = hvdrun.run_python(2, SCRIPT.replace("{end}", end).replace("{call}", call))
     assert result.returncode == code, result.stderr
     assert "hvdrun: rank 1 of 2" in result.stderr.splitlines()[-1]
     assert "Then rank 0 (exit code 1) failed, too" in result.stderr.splitlines()[-1]

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import _library
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -166,10 +167,12 @@ def test_a_layer_more_on_one_rank_does_no_harm():
     mine.fit(np.ones((4, 3)) * RANK, np.ones((4, 1)), verbose=0)
 
 
-def test_functions_that_xla_is_to_compile():
+@pytest.mark.parametrize("reason", ["hvd_keras was built without XLA (of TensorFlow 2.16)"])
+def test_functions_that_xla_is_to_compile_where_it_cannot(monkeypatch, reason):
+    monkeypatch.setattr(_library, "no_xla", lambda: reason)
     mine = model(4, None)
     mine.compile(hvd.DistributedOptimizer("sgd"), "mse", jit_compile=True)
-    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="built without XLA.*jit_compile=False"):
         mine.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
     with pytest.raises(NotImplementedError, match="leave jit_compile out"):
         tf.function(lambda: hvd.broadcast([1.0], 0), jit_compile=True)()
