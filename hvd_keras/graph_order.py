@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
@@ -18,10 +18,36 @@ from tensorflow.python.ops import resource_variable_ops
 from hvd_keras import _library
 from hvd_keras.naming import node_name
 
-__all__ = ["call_attributes", "check_place", "is_compiled", "run_independently"]
+__all__ = [
+    "call_attributes",
+    "check_place",
+    "is_compiled",
+    "outside_of_clusters",
+    "run_independently",
+]
 
 _LOOPS = {"WhileBodyFuncGraph", "WhileContext"}
 _XLA = "XLAControlFlowContext"
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def outside_of_clusters(function: _Function) -> _Function:
+    """Decorates what makes operations: XLA's auto-clustering leaves these alone.
+
+    It compiles parts of graphs that nobody has asked it to compile (``TF_XLA_FLAGS``), in which
+    shapes that differ between ranks would stop working.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            return function(*args, **kwargs)
+        with tf.xla.experimental.jit_scope(compile_ops=False):
+            return function(*args, **kwargs)
+
+    return cast(_Function, wrapped)
 
 
 def run_independently(outputs: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -14,7 +14,13 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library, op_gradients
-from hvd_keras.graph_order import call_attributes, check_place, is_compiled, run_independently
+from hvd_keras.graph_order import (
+    call_attributes,
+    check_place,
+    is_compiled,
+    outside_of_clusters,
+    run_independently,
+)
 
 __all__ = [
     "TYPES",
@@ -81,6 +87,7 @@ TYPES = frozenset(
 )
 
 
+@outside_of_clusters
 def allreduce_tensors(
     tensors: Sequence[tf.Tensor],
     op: ReduceOp,
@@ -113,6 +120,7 @@ def fence(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return _library.ops.hvd_fence(tensors) if len(tensors) > 1 and is_compiled() else tensors
 
 
+@outside_of_clusters
 def reducescatter_tensors(
     tensors: Sequence[tf.Tensor],
     op: ReduceOp,
@@ -134,6 +142,7 @@ def reducescatter_tensors(
     )
 
 
+@outside_of_clusters
 def alltoall_tensor(
     tensor: tf.Tensor, splits: tf.Tensor, name: str, process_set: int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -146,12 +155,14 @@ def alltoall_tensor(
     return output, received
 
 
+@outside_of_clusters
 def join(name: str, process_set: int = 0) -> tf.Tensor:
     """One join operation; it keeps its place among a function's side effects."""
     check_place(name)
     return _library.ops.hvd_join(**call_attributes(name, process_set))
 
 
+@outside_of_clusters
 def broadcast_tensors(
     tensors: Sequence[tf.Tensor], root_rank: int, name: str, process_set: int = 0
 ) -> list[tf.Tensor]:
@@ -168,6 +179,7 @@ def broadcast_tensors(
     )
 
 
+@outside_of_clusters
 def allgather_tensors(
     tensors: Sequence[tf.Tensor], name: str, process_set: int = 0
 ) -> list[tf.Tensor]:
@@ -210,6 +222,7 @@ def device_scope(device: str) -> contextlib.AbstractContextManager:
     return tf.device(device) if device else contextlib.nullcontext()
 
 
+@outside_of_clusters
 def barrier(name: str, process_set: int = 0, timeout: float = 0.0) -> tf.Operation | None:
     """One barrier operation; it keeps its place among a function's side effects."""
     check_place(name)

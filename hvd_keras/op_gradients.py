@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library
-from hvd_keras.graph_order import call_attributes
+from hvd_keras.graph_order import call_attributes, outside_of_clusters
 from hvd_keras.naming import collective_name
 
 __all__ = ["register"]
@@ -37,11 +37,11 @@ __all__ = ["register"]
 @functools.cache
 def register() -> None:
     """Tells TensorFlow about the gradients; it accepts that once per process."""
-    tf.RegisterGradient("HvdAllreduce")(_allreduce_gradient)
-    tf.RegisterGradient("HvdAllgather")(_allgather_gradient)
-    tf.RegisterGradient("HvdBroadcast")(_broadcast_gradient)
-    tf.RegisterGradient("HvdReducescatter")(_reducescatter_gradient)
-    tf.RegisterGradient("HvdAlltoall")(_alltoall_gradient)
+    tf.RegisterGradient("HvdAllreduce")(outside_of_clusters(_allreduce_gradient))
+    tf.RegisterGradient("HvdAllgather")(outside_of_clusters(_allgather_gradient))
+    tf.RegisterGradient("HvdBroadcast")(outside_of_clusters(_broadcast_gradient))
+    tf.RegisterGradient("HvdReducescatter")(outside_of_clusters(_reducescatter_gradient))
+    tf.RegisterGradient("HvdAlltoall")(outside_of_clusters(_alltoall_gradient))
     tf.RegisterGradient("HvdFence")(lambda op, *upstream: list(upstream))
     # Constants, as far as a loss is concerned.
     for kind in ("HvdJoin", "HvdRank", "HvdSize", "HvdLocalRank", "HvdLocalSize"):

@@ -46,8 +46,11 @@ struct Call {
 
   // Side effects are declared, so that XLA does not merge, drop, move or repeat calls.
   xla::XlaOp Emit(xla::XlaBuilder* builder, const char* target) const {
-    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliasing;
-    for (int i = 0; i < in_place; ++i) aliasing.push_back({{i}, {i, {}}});
+    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliasing(in_place);
+    for (int i = 0; i < in_place; ++i) {
+      aliasing[i].first.push_back(i);
+      aliasing[i].second.first = i;
+    }
     return xla::CustomCallWithLayout(builder, target, operands,
                                      xla::ShapeUtil::MakeTupleShape(results), operand_shapes,
                                      attributes.Text(), /*has_side_effect=*/true, aliasing,

@@ -36,6 +36,35 @@ def test_the_rank_that_left_is_blamed_not_the_one_that_noticed(hvdrun, end, code
     assert "weights" in result.stderr
 
 
+CLUSTERS = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_XLA_FLAGS"] = (
+    "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+)
+import tensorflow as tf
+import hvd_keras as hvd
+
+hvd.init()
+
+@tf.function
+def function(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = hvd.allgather(tf.tanh(x) * 0 + x) * 2  # parts that differ in size
+    return y, tape.gradient(y, x), hvd.allreduce(tf.reduce_sum(y), op=hvd.Sum)
+
+y, gradient, total = function(tf.ones([hvd.rank() + 1]))
+assert y.numpy().tolist() == [2, 2, 2] and float(total) == 12, (y, total)
+assert gradient.numpy().tolist() == [4] * (hvd.rank() + 1), gradient
+"""
+
+
+def test_parts_that_xla_compiles_of_its_own_accord_have_no_collectives(hvdrun):
+    result = hvdrun.run_python(2, CLUSTERS)
+    assert result.returncode == 0, result.stderr
+
+
 def test_check_build(hvdrun):
     import tensorflow as tf
 
