@@ -66,6 +66,7 @@ from .collectives import (
     size_op as size_op,
 )
 from .compression import Compression as Compression
+from .distribute import Strategy as Strategy
 from .errors import (
     LibraryError as LibraryError,
 )

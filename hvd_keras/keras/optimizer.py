@@ -118,11 +118,11 @@ def DistributedOptimizer(
     target = optimizer
     while isinstance(target, keras.optimizers.LossScaleOptimizer):
         target = target.inner_optimizer
-    merge = _adds_up_slices(target) if merge_slices is None else merge_slices
+    merge = adds_up_slices(target) if merge_slices is None else merge_slices
     reduction = dataclasses.replace(reduction, merge_slices=merge)
     scale = _accumulate(target, backward_passes_per_step, average_aggregated_gradients)
     # Not plain assignments: Keras's __setattr__ looks for variables in what is assigned.
-    object.__setattr__(target, "__class__", _distributed_class(type(target), reduction))
+    object.__setattr__(target, "__class__", distributed_class(type(target), reduction))
     object.__setattr__(target, "_hvd_accumulated_scale", scale)
     return optimizer
 
@@ -224,7 +224,7 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
     return 1.0 if average else float(passes)
 
 
-def _adds_up_slices(optimizer: keras.optimizers.Optimizer) -> bool:
+def adds_up_slices(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether it does the same with several slices of one index as with their sum."""
     clips = ("clipnorm", "global_clipnorm", "clipvalue")
     return isinstance(optimizer, keras.optimizers.SGD) and not any(
@@ -374,7 +374,8 @@ class DistributedMixin(_Optimizer):
         ) % self.gradient_accumulation_steps == 0
 
 
-def _distributed_class(base: type, reduction: Reduction) -> type:
+def distributed_class(base: type, reduction: Reduction, mixin: type | None = None) -> type:
+    """Returns the subclass of ``base`` that reduces, by means of ``DistributedMixin``."""
     # Keras saves an optimizer under its class's registered or public name. The subclass has to
     # give the same one, or the saved model would not load without this package.
     public = getattr(keras.optimizers, base.__name__, None) is base
@@ -384,7 +385,7 @@ def _distributed_class(base: type, reduction: Reduction) -> type:
         "__doc__": base.__doc__,
         "_hvd_reduction": reduction,
     }
-    subclass = type(base.__name__, (DistributedMixin, base), attributes)
+    subclass = type(base.__name__, (mixin or DistributedMixin, base), attributes)
     package, separator, registered = keras.saving.get_registered_name(base).partition(">")
     if separator:
         register = keras.saving.register_keras_serializable(package, registered)
