@@ -32,7 +32,15 @@ __all__ = ["DistributedDataset", "distribute", "from_function"]
 _Policy = tf.data.experimental.AutoShardPolicy
 
 
-class DistributedDataset(tf.distribute.DistributedDataset):
+# Keras recognizes TensorFlow's own classes, by their name and module.
+_Recognized: Any = type(
+    "DistributedDataset",
+    (tf.distribute.DistributedDataset,),
+    {"__module__": "tensorflow.python.distribute.input_lib"},
+)
+
+
+class DistributedDataset(_Recognized):
     """This rank's part of a data set.
 
     Iterating gives tensors, not ``PerReplica`` values, since a process has one replica. The

@@ -142,14 +142,13 @@ class SyncOnReadVariable(values.SyncOnReadVariable):
 class SeedState(MirroredVariable):
     """The state of a seed generator: ``[seed, counter]``."""
 
-    def _dense_var_to_tensor(self, *args: Any, **kwargs: Any) -> Any:
-        return super()._dense_var_to_tensor(*args, **kwargs) + self._offset()
+    # All ways to read it, also those of operators, go through one of these two.
+
+    def _get(self) -> Any:
+        return super()._get() + self._offset()
 
     def value(self) -> Any:
         return super().value() + self._offset()
-
-    def read_value(self) -> Any:
-        return super().read_value() + self._offset()
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         return super()._update_replica(update_fn, value - self._offset(), **kwargs)
