@@ -196,7 +196,12 @@ def _component(variable: Any) -> Any:
 
 def _reducible(value: Any) -> Any:
     if isinstance(value, tf.IndexedSlices):
-        return value
+        shape = value.dense_shape
+        return tf.IndexedSlices(
+            tf.convert_to_tensor(value.values),
+            tf.convert_to_tensor(value.indices),
+            None if shape is None else tf.convert_to_tensor(shape),
+        )
     return tf.convert_to_tensor(_component(value))
 
 

@@ -80,5 +80,11 @@ class Strategy(tf.distribute.Strategy):
         """
         return self.extended.cluster_resolver
 
+    def __copy__(self) -> Strategy:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Strategy:
+        return self  # an optimizer or a model that is copied stays in it
+
     def __reduce__(self) -> Any:
-        raise TypeError("hvd.Strategy cannot be pickled or copied; make one in each process")
+        raise TypeError("hvd.Strategy cannot be pickled; make one in each process")

@@ -14,8 +14,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values, values_util
 
@@ -39,9 +43,8 @@ def create(strategy: Any, ranks: Ranks, next_creator: Any, kwargs: dict[str, Any
         ValueError: its synchronization is NONE, which no strategy knows.
         tf.errors.InvalidArgumentError: the ranks create different ones.
     """
-    initial = kwargs.get("initial_value")
-    is_keras = str(getattr(initial, "__module__", "")).startswith("keras.")
-    kwargs["initial_value"] = _first_ranks(ranks, initial, kwargs.get("dtype"))
+    is_keras = _is_made_by_keras()
+    kwargs["initial_value"] = _first_ranks(ranks, kwargs.get("initial_value"), kwargs.get("dtype"))
 
     def create_component(**arguments: Any) -> list[Any]:
         return [next_creator(**arguments)]
@@ -72,14 +75,44 @@ def _first_ranks(ranks: Ranks, initial: Any, dtype: Any) -> Any:
     return initial_value
 
 
+def _is_made_by_keras() -> bool:
+    """Whether a ``keras.Variable`` makes the variable; TensorFlow is not told."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_initialize" and isinstance(
+            frame.f_locals.get("self"), keras.Variable
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _is_seed_state(kwargs: dict[str, Any]) -> bool:
     return str(kwargs.get("name") or "").split("/")[-1] == "seed_generator_state"
 
 
-class MirroredVariable(values.MirroredVariable):
-    """A variable that is equal on all ranks."""
+class _Number:
+    """What scripts do with a learning rate or a step; TensorFlow's distributed variables do not."""
 
     hvd_is_keras = False
+    numpy: Callable[[], Any]
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __bool__(self) -> bool:
+        return bool(self.numpy())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        del copy  # it always is one
+        return np.asarray(self.numpy(), dtype)
+
+
+class MirroredVariable(_Number, values.MirroredVariable):
+    """A variable that is equal on all ranks."""
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         ranks = self.distribute_strategy.extended.ranks
@@ -122,10 +155,8 @@ class MirroredVariable(values.MirroredVariable):
         return result
 
 
-class SyncOnReadVariable(values.SyncOnReadVariable):
+class SyncOnReadVariable(_Number, values.SyncOnReadVariable):
     """A variable of which each rank has its own; reading it outside of ``run`` combines them."""
-
-    hvd_is_keras = False
 
     def _get_cross_replica(self) -> Any:
         if self.aggregation != _Aggregation.ONLY_FIRST_REPLICA:

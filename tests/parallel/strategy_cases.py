@@ -28,7 +28,7 @@ def mlp(*extra):
         return keras.Sequential(
             [
                 keras.Input((FEATURES,)),
-                keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.1)),
+                keras.layers.Dense(16, "tanh", kernel_regularizer=keras.regularizers.L2(0.1)),
                 *(make() for make in extra),
                 keras.layers.Dense(1),
             ]

@@ -224,8 +224,8 @@ def test_a_train_step_of_ones_own():
             x, y = data
             with tf.GradientTape() as tape:
                 loss = self.compute_loss(y=y, y_pred=self(x))
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
             return {"rank": tf.cast(hvd.rank(), tf.float32), "rows": tf.shape(x)[0]}
 
     def run(strategy):
