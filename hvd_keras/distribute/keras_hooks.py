@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -28,18 +29,36 @@ from hvd_keras.op_calls import Average
 
 __all__ = ["install"]
 
+_LOSSES = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
+_MODEL = ("make_train_function", "make_predict_function", "_get_metrics_result_or_logs")
+
 
 @functools.cache
 def install() -> None:
-    """Wraps them, once."""
+    """Wraps them, once.
+
+    Raises:
+        NotImplementedError: this release of Keras does not have what is to be wrapped.
+    """
+    from keras.src.backend.tensorflow import trainer
+
+    losses: Any = sys.modules.get("keras.src.losses.loss")
+    model: Any = keras.Model
+    iterator: Any = getattr(trainer, "TFEpochIterator", None)
+    needed = {losses: _LOSSES, model: _MODEL, iterator: ()}
+    if None in needed or not all(hasattr(owner, n) for owner in needed for n in needed[owner]):
+        raise NotImplementedError(
+            f"hvd.Strategy does not know Keras {keras.__version__}; use hvd.DistributedOptimizer "
+            "with this release, or Keras 3.8 or later"
+        )
     optimizers.install()
-    _install_losses()
-    model = keras.Model
+    for name, inverse in zip(_LOSSES, (False, True), strict=True):
+        setattr(losses, name, _by_share(getattr(losses, name), inverse))
+    iterator.__init__ = _shuffling_alike(iterator.__init__)
     model.make_train_function = _preparing_optimizers(model.make_train_function)
     model._get_metrics_result_or_logs = _of_all_ranks(model._get_metrics_result_or_logs)
     model.predict = _marking(model.predict)
     model.make_predict_function = _gathering(model.make_predict_function)
-    _install_epoch_iterator()
     checkpoint, backup = keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore
     checkpoint._save_model = _on_first_rank(checkpoint._save_model)
     backup._save_model = _on_first_rank(backup._save_model)
@@ -54,21 +73,6 @@ def _ranks_of(model: Any) -> Any:
 
 
 # Losses
-
-
-def _install_losses() -> None:
-    losses: Any = sys.modules.get("keras.src.losses.loss")
-    for name, inverse in (
-        ("scale_loss_for_distribution", False),
-        ("unscale_loss_for_distribution", True),
-    ):
-        original = getattr(losses, name, None)
-        if original is None:
-            raise NotImplementedError(
-                f"hvd.Strategy does not know how Keras {keras.__version__} scales losses for "
-                "strategies; use hvd.DistributedOptimizer, or Keras 3.6 or later"
-            )
-        setattr(losses, name, _by_share(original, inverse))
 
 
 def _by_share(original: Callable, inverse: bool) -> Callable:
@@ -128,22 +132,15 @@ def _is_number(value: Any) -> bool:
     return tensor.shape.rank == 0 and (tensor.dtype.is_floating or tensor.dtype.is_integer)
 
 
-def _install_epoch_iterator() -> None:
-    from keras.src.backend.tensorflow import trainer
-
-    iterator = trainer.TFEpochIterator
-    original = iterator.__init__
-
+def _shuffling_alike(original: Callable) -> Callable:
     @functools.wraps(original)
     def init(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-        ranks = getattr(getattr(distribute_strategy, "extended", None), "ranks", None)
-        if ranks is None or ranks.size == 1 or not kwargs.get("shuffle"):
-            original(self, distribute_strategy, *args, **kwargs)
-            return
-        with shuffling.alike(ranks):
+        ranks: Any = getattr(getattr(distribute_strategy, "extended", None), "ranks", None)
+        several = ranks is not None and ranks.size > 1
+        with shuffling.alike(ranks) if several and kwargs.get("shuffle") else nullcontext():
             original(self, distribute_strategy, *args, **kwargs)
 
-    iterator.__init__ = init
+    return init
 
 
 # predict

@@ -9,7 +9,7 @@ import keras
 
 from hvd_keras import objects
 
-__all__ = ["by_rank", "gather", "optimizers_of", "settable_learning_rate"]
+__all__ = ["by_rank", "gather", "is_replicated", "optimizers_of", "settable_learning_rate"]
 
 
 def gather(value: Any, name: str) -> list[Any]:
@@ -33,6 +33,12 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     candidates = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(v): v for v in candidates if isinstance(v, keras.optimizers.Optimizer)}
     return list(found.values())
+
+
+def is_replicated(model: keras.Model) -> bool:
+    """Whether a tf.distribute strategy has several replicas of the model."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return getattr(strategy, "num_replicas_in_sync", 1) > 1
 
 
 def settable_learning_rate(optimizer: Any, user: str) -> tuple[keras.optimizers.Optimizer, Any]:

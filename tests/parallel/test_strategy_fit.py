@@ -275,6 +275,48 @@ def test_an_optimizer_and_compression():
     assert model.get_weights()[0][0, 0] == -1.0
 
 
+def test_several_optimizers():
+    """Keras's MultiOptimizer, where there is one: each of those in it reduces."""
+    if not hasattr(make, "MultiOptimizer"):
+        pytest.skip("this Keras has no MultiOptimizer")
+
+    def optimizer():
+        kernels, others = make.SGD(0.05, clipnorm=0.1), make.Adam(0.01)
+        return make.MultiOptimizer(lambda v: kernels if "kernel" in v.path else others)
+
+    reference, _ = fit(None, mlp(), optimizer)
+    model, _ = fit(STRATEGY, mlp(), optimizer)
+    assert_trained_like(model, reference)
+
+
+def test_an_overflow_on_one_rank():
+    """All ranks skip the step and halve the scale."""
+    x = np.ones((2 * SIZE, 1), "float32")
+    x[0] = 1e38  # rank 0's
+    with STRATEGY.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(make.LossScaleOptimizer(make.SGD(0.1)), "mse")
+    before = model.get_weights()
+    model.fit(x, x, batch_size=2 * SIZE, verbose=0)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert float(model.optimizer.dynamic_scale) == 2.0**14
+    assert_same_bits([*model.weights, *model.optimizer.variables])
+
+
+def test_with_our_callbacks():
+    """They are not needed, and do no harm."""
+    reference, expected = fit(STRATEGY, mlp(), OPTIMIZERS["Adam"])
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    options = {"callbacks": callbacks, "validation_data": joined_data(9, seed=2)}
+    model, history = fit(STRATEGY, mlp(), OPTIMIZERS["Adam"], fit_options=options)
+    assert_trained_like(model, reference)
+    assert_same_history({key: history[key] for key in expected}, expected)
+
+
 @pytest.mark.ranks(3)
 def test_process_sets():
     """Two of three ranks train; the other is free."""

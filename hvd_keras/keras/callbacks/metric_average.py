@@ -38,6 +38,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
       placed before this one calls ``evaluate``.
     - What is no number stays as it is.
 
+    Under ``hvd.Strategy`` it does nothing: there the metrics are those of all ranks already.
+
     The ranks exchange data in ``on_epoch_end`` only, which Keras calls in its main thread.
 
     Args:
@@ -57,7 +59,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         self._last: dict[str, Any] = {}
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._in_epoch = True
+        self._in_epoch = not _peers.is_replicated(self.model)
         self._train = self._validation = None
 
     # Validation uses the same metric objects as training: fit resets them after on_test_begin.
@@ -71,7 +73,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._in_epoch = False
-        if logs is None or world.size() == 1:
+        if logs is None or world.size() == 1 or _peers.is_replicated(self.model):
             return
         train = self._train or _Snapshot(self.model)
         snapshots = {"": train}
