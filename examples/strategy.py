@@ -64,14 +64,17 @@ def free_addresses(count):
 
 def run_child(rank, workers, epochs):
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-    child = subprocess.run(
-        [sys.executable, __file__, "--multi-worker", "--epochs", str(epochs)],
-        env={**os.environ, "TF_CONFIG": json.dumps(config)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-    )
+    try:
+        child = subprocess.run(
+            [sys.executable, __file__, "--multi-worker", "--epochs", str(epochs)],
+            env={**os.environ, "TF_CONFIG": json.dumps(config)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+        )
+    except subprocess.TimeoutExpired:
+        return "has not ended within two minutes"
     return child.stdout.strip() or f"ended with code {child.returncode}"
 
 

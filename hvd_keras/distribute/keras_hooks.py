@@ -170,13 +170,17 @@ def _gathering(original: Callable) -> Callable:
         original(self, force)
         local = self.predict_function
 
-        def predict_function(data: Any) -> Any:
-            outputs = local(data)
-            if not getattr(self, "_hvd_gathers", False):
-                return outputs
+        def gathered(data: Any) -> Any:
             return tf.nest.map_structure(
-                lambda output: ranks.gather(output, 0, "strategy.predict"), outputs
+                lambda output: ranks.gather(output, 0, "strategy.predict"), local(data)
             )
+
+        def predict_function(data: Any) -> Any:
+            if not getattr(self, "_hvd_gathers", False):
+                return local(data)
+            # With steps_per_execution there are several steps, and each has rows of all ranks.
+            steps = [gathered([step]) for step in data]
+            return tf.nest.map_structure(lambda *outputs: tf.concat(outputs, 0), *steps)
 
         self.predict_function = predict_function
         return predict_function

@@ -12,7 +12,7 @@ hvd.init()
 FEATURES = 6
 
 
-def joined_data(rows=52, seed=0):
+def joined_data(rows=53, seed=0):
     """The same x [rows, FEATURES] and y [rows, 1] on every rank."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, FEATURES)).astype("float32")

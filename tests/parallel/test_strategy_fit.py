@@ -37,7 +37,7 @@ def embedding():
 
 def indices():
     rng = np.random.default_rng(1)
-    return rng.integers(0, 20, size=(52, 5)), rng.normal(size=(52, 1)).astype("float32")
+    return rng.integers(0, 20, size=(53, 5)), rng.normal(size=(53, 1)).astype("float32")
 
 
 OPTIMIZERS = {
@@ -47,17 +47,15 @@ OPTIMIZERS = {
     "weight decay": lambda: make.AdamW(0.01, weight_decay=0.1),
     "clipnorm": lambda: make.Adam(0.01, clipnorm=0.01),
     "global clipnorm": lambda: make.SGD(0.05, global_clipnorm=0.1),
-    "clipvalue": lambda: make.SGD(0.05, clipvalue=0.01),
     "EMA": lambda: make.SGD(0.02, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3),
     "accumulation": lambda: make.Adam(0.01, gradient_accumulation_steps=2),
     "loss scale": lambda: make.LossScaleOptimizer(make.Adam(0.01)),
-    "schedule": lambda: make.SGD(make.schedules.ExponentialDecay(0.05, 2, 0.9)),
 }
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_optimizers(optimizer):
-    """The last batch has 4 rows, fewer than the others, and is divided as well."""
+    """The last batch has 5 rows, which cannot be divided evenly."""
     reference, expected = fit(None, mlp(), optimizer)
     model, history = fit(STRATEGY, mlp(), optimizer)
     assert_trained_like(model, reference)
@@ -96,7 +94,7 @@ def test_sample_weights_validation_and_a_summed_loss():
     options = {"loss": keras.losses.MeanSquaredError(reduction="sum")}
     x, y = joined_data(17, seed=3)
     fit_options = {
-        "sample_weight": np.arange(52) / 52,
+        "sample_weight": np.arange(53) / 53,
         "validation_data": (x, y, np.linspace(0, 2, 17)),
     }
     slow = lambda: make.SGD(0.001)  # noqa: E731
@@ -195,10 +193,11 @@ def test_dropout_differs_between_ranks_and_weights_do_not():
     assert len(set(outside)) == 1
 
 
-def test_evaluate_and_predict():
+@pytest.mark.parametrize("steps", [1, 3])
+def test_evaluate_and_predict(steps):
     """On all data, with the result on every rank; 13 rows in batches of 4."""
     reference, _ = fit(None, mlp(), OPTIMIZERS["Adam"])
-    model, _ = fit(STRATEGY, mlp(), OPTIMIZERS["Adam"])
+    model, _ = fit(STRATEGY, mlp(), OPTIMIZERS["Adam"], steps_per_execution=steps)
     x, y = joined_data(13, seed=4)
     expected = reference.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)
     result = model.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)
@@ -235,7 +234,7 @@ def test_a_train_step_of_ones_own():
     model, history = run(STRATEGY)
     assert_trained_like(model, reference)
     np.testing.assert_allclose(history["rank"], [(SIZE - 1) / 2] * 2)
-    np.testing.assert_allclose(history["rows"], [26 / SIZE] * 2)
+    np.testing.assert_allclose(history["rows"], [1 / SIZE] * 2)  # of the last batch
 
 
 def test_early_stopping_on_all_ranks_alike():
@@ -252,7 +251,11 @@ def test_early_stopping_on_all_ranks_alike():
 
 
 def test_nothing_is_said_about_training_alone(recwarn):
-    fit(STRATEGY, mlp(), OPTIMIZERS["SGD"])
+    """Also where Keras numbers the layers differently, since a rank has made others before."""
+    made = [keras.layers.Dense(1) for _ in range(RANK)]
+    model, _ = fit(STRATEGY, mlp(), OPTIMIZERS["SGD"])
+    assert_same_bits(model.weights)
+    assert len(made) == RANK
     assert not [w for w in recwarn if "alone" in str(w.message)]
 
 
