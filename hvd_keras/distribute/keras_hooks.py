@@ -57,7 +57,8 @@ def install() -> None:
     iterator.__init__ = _shuffling_alike(iterator.__init__)
     model.make_train_function = _preparing_optimizers(model.make_train_function)
     model._get_metrics_result_or_logs = _of_all_ranks(model._get_metrics_result_or_logs)
-    model.predict = _marking(model.predict)
+    model.predict = _marking(model.predict, "_hvd_predicts")
+    model.evaluate = _marking(model.evaluate, "_hvd_evaluates")
     model.make_predict_function = _gathering(model.make_predict_function)
     checkpoint, backup = keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore
     checkpoint._save_model = _on_first_rank(checkpoint._save_model)
@@ -70,6 +71,22 @@ def _ranks_of(model: Any) -> Any:
     strategy = getattr(model, "distribute_strategy", None)
     ranks = getattr(getattr(strategy, "extended", None), "ranks", None)
     return ranks if ranks is not None and ranks.size > 1 else None
+
+
+def _marking(original: Callable, mark: str) -> Callable:
+    """Lets the methods that ``original`` calls know that it does."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _ranks_of(self) is None:
+            return original(self, *args, **kwargs)
+        object.__setattr__(self, mark, True)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            object.__setattr__(self, mark, False)
+
+    return method
 
 
 # Losses
@@ -110,8 +127,9 @@ def _of_all_ranks(original: Callable) -> Callable:
         ranks = _ranks_of(self)
         if ranks is None:
             return original(self, logs)
-        # A rank that has no more data must not ask the others for metrics while they still train.
-        epochs.end_of_data(self)
+        if not getattr(self, "_hvd_evaluates", False):
+            # A rank that has no more data must not ask the others for metrics while they train.
+            epochs.end_of_data(self)
         result = original(self, logs)
         if result is not logs or not isinstance(result, dict):
             return result
@@ -146,21 +164,6 @@ def _shuffling_alike(original: Callable) -> Callable:
 # predict
 
 
-def _marking(original: Callable) -> Callable:
-    @functools.wraps(original)
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _ranks_of(self) is None:
-            return original(self, *args, **kwargs)
-        # predict_on_batch uses the same function, with data that has not been divided.
-        object.__setattr__(self, "_hvd_gathers", True)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            object.__setattr__(self, "_hvd_gathers", False)
-
-    return predict
-
-
 def _gathering(original: Callable) -> Callable:
     @functools.wraps(original)
     def make_predict_function(self: Any, force: bool = False) -> Any:
@@ -176,8 +179,8 @@ def _gathering(original: Callable) -> Callable:
             )
 
         def predict_function(data: Any) -> Any:
-            if not getattr(self, "_hvd_gathers", False):
-                return local(data)
+            if not getattr(self, "_hvd_predicts", False):
+                return local(data)  # predict_on_batch, whose data have not been divided
             # With steps_per_execution there are several steps, and each has rows of all ranks.
             steps = [gathered([step]) for step in data]
             return tf.nest.map_structure(lambda *outputs: tf.concat(outputs, 0), *steps)

@@ -5,7 +5,7 @@
   first rank's value. Keras gives its own no aggregation, or that of the first rank, where every
   rank computes the same; such are assigned locally. The exception are moving statistics, as of
   BatchNormalization: each rank assigns its own, and they become the ranks' mean at the end of the
-  step (see replica.py).
+  step (see replica.py). The states of stateful RNN layers belong to a rank's own examples.
 - Variables that are synchronized on read, like Keras's metrics, differ between ranks until they are
   read outside of ``run``.
 - The states of Keras's seed generators are equal on all ranks, but a replica reads a seed of its
@@ -132,6 +132,7 @@ class MirroredVariable(_Number, values.MirroredVariable):
             and not self.trainable
             and self.dtype.is_floating
             and not in_optimizer()
+            and self.name.split("/")[-1].split(":")[0] != "rnn_state"
         )
 
     def _aggregated(self, ranks: Ranks, value: Any) -> Any:

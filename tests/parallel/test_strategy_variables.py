@@ -188,3 +188,12 @@ def test_seeds(call):
     assert before == [7, 0] and generator.state.value.numpy().tolist() == [7, 2]
     values = [tuple(v) for v in everywhere(drawn.numpy()) + everywhere(again.numpy())]
     assert len(set(values)) == 2 * SIZE
+
+
+def test_states_of_recurrent_layers_are_a_ranks_own(call):
+    with STRATEGY.scope():
+        layer = keras.layers.SimpleRNN(1, stateful=True)
+        layer.build((1, 1, 1))
+    call(lambda: layer(tf.fill([1, 1, 1], (RANK + 1) / 8)))
+    states = everywhere(float(layer.states[0].numpy()[0, 0]))
+    assert len(set(states)) == SIZE and 0.0 not in states
