@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvd_keras import objects
 from hvd_keras.keras import _versions
 
-__all__ = ["by_rank", "gather", "optimizers_of", "settable_learning_rate"]
+__all__ = ["by_rank", "gather", "is_replicated", "optimizers_of", "settable_learning_rate"]
 
 
 def gather(value: Any, name: str) -> list[Any]:
@@ -36,6 +36,12 @@ def optimizers_of(model: Any) -> list[Any]:
     candidates = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(v): v for v in candidates if isinstance(v, classes)}
     return list(found.values())
+
+
+def is_replicated(model: Any) -> bool:
+    """Whether a tf.distribute strategy has several replicas of the model."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return getattr(strategy, "num_replicas_in_sync", 1) > 1
 
 
 def settable_learning_rate(optimizer: Any, user: str) -> tuple[Any, Any]:

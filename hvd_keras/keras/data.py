@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hvd_keras import world
 
-__all__ = ["shard"]
+__all__ = ["is_shuffled_differently", "shard"]
 
 _log = logging.getLogger("hvd_keras")
 
@@ -72,7 +72,7 @@ def _even_length(length: int, size: int) -> int:
 def _shard_dataset(dataset: tf.data.Dataset, rank: int, size: int, even: bool) -> tf.data.Dataset:
     if size == 1:
         return dataset
-    if _is_shuffled_differently(dataset):
+    if is_shuffled_differently(dataset):
         warnings.warn(
             "shard() was called after shuffle() without a seed: each rank shuffles differently, "
             "so the parts overlap and some elements are never read. Call shard() before shuffle().",
@@ -97,7 +97,7 @@ def _one_of_each_group(dataset: tf.data.Dataset, rank: int, size: int) -> tf.dat
     return dataset.window(size, drop_remainder=True).flat_map(pick)
 
 
-def _is_shuffled_differently(dataset: tf.data.Dataset) -> bool:
+def is_shuffled_differently(dataset: tf.data.Dataset) -> bool:
     """True if an unseeded shuffle() is upstream. A warning hangs on it, so doubt means False."""
     for step in _upstream(dataset):
         if "Shuffle" in type(step).__name__:

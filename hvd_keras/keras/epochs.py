@@ -16,6 +16,7 @@ distributed optimizer nor ``BroadcastGlobalVariablesCallback`` takes part nothin
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,10 @@ from hvd_keras.keras._variables import (
 from hvd_keras.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from hvd_keras.process_sets import ProcessSet, global_process_set
 
-__all__ = ["install"]
+__all__ = ["end_of_data", "install"]
+
+# The epochs that are under way, of models whose ranks train together.
+_under_way: weakref.WeakKeyDictionary[keras.Model, _Epoch] = weakref.WeakKeyDictionary()
 
 
 @functools.cache
@@ -51,6 +55,8 @@ def _opening(original: Callable) -> Callable:
     @functools.wraps(original)
     def on_epoch_begin(self: Any, epoch: int, logs: dict | None = None) -> None:
         self._hvd_epoch = _Epoch.of(self)
+        if self._hvd_epoch is not None:
+            _under_way[self.model] = self._hvd_epoch
         original(self, epoch, logs)
 
     return on_epoch_begin
@@ -84,9 +90,17 @@ def _closing(original: Callable) -> Callable:
         original(self, epoch, logs)
         current = getattr(self, "_hvd_epoch", None)
         if current is not None:
+            _under_way.pop(self.model, None)
             current.agree_to_stop()
 
     return on_epoch_end
+
+
+def end_of_data(model: keras.Model) -> None:
+    """Says that this rank has no more data in the model's current epoch, if there is one."""
+    current = _under_way.get(model)
+    if current is not None:
+        current.end_of_data()
 
 
 def _end_of_data(callback_list: Any) -> None:

@@ -125,7 +125,7 @@ def DistributedOptimizer(
             "would reduce the gradients twice"
         )
     target = _versions.innermost(optimizer)
-    merge = _adds_up_slices(target) if merge_slices is None else merge_slices
+    merge = adds_up_slices(target) if merge_slices is None else merge_slices
     reduction = dataclasses.replace(reduction, merge_slices=merge)
     _make_distributed(target, reduction, backward_passes_per_step, average_aggregated_gradients)
     return optimizer
@@ -189,14 +189,18 @@ def _make_distributed(optimizer: Any, reduction: Reduction, passes: int, average
         cls = keras2_optimizer.distributed_class(base, reduction, passes, average)
     else:
         scale = _accumulate(optimizer, passes, average)
-        # Keras gives optimizers that are public the name of the module that exports them.
-        public = getattr(keras.optimizers, base.__name__, None) is base
-        module = "keras.optimizers" if public else base.__module__
-        attributes = {"_hvd_reduction": reduction, "__module__": module}
-        cls = subclass_of(base, Keras3Mixin, keras, attributes)
+        cls = distributed_class(base, reduction, Keras3Mixin)
         object.__setattr__(optimizer, "_hvd_accumulated_scale", scale)
     # Not a plain assignment: Keras's __setattr__ looks for variables in what is assigned.
     object.__setattr__(optimizer, "__class__", cls)
+
+
+def distributed_class(base: type, reduction: Reduction, mixin: type) -> type:
+    """Returns the subclass of a Keras 3 optimizer's class that reduces, by means of ``mixin``."""
+    # Keras gives optimizers that are public the name of the module that exports them.
+    public = getattr(keras.optimizers, base.__name__, None) is base
+    module = "keras.optimizers" if public else base.__module__
+    return subclass_of(base, mixin, keras, {"_hvd_reduction": reduction, "__module__": module})
 
 
 def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: bool) -> float:
@@ -218,7 +222,7 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
     return 1.0 if average else float(passes)
 
 
-def _adds_up_slices(optimizer: Any) -> bool:
+def adds_up_slices(optimizer: Any) -> bool:
     """Whether it does the same with several slices of one index as with their sum."""
     if any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue")):
         return False

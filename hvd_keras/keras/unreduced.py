@@ -70,8 +70,7 @@ def _count(callback_list: Any, batch: int) -> None:
 def _may_train_alone(model: Any) -> bool:
     if not world.is_initialized() or world.size() == 1:
         return False
-    strategy = getattr(model, "distribute_strategy", None)
-    if getattr(strategy, "num_replicas_in_sync", 1) > 1:
+    if _peers.is_replicated(model):
         return False
     optimizers = _peers.optimizers_of(model)
     return bool(optimizers) and not any(map(is_distributed, optimizers))

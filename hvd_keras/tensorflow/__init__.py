@@ -1,5 +1,7 @@
 """The names for scripts that use TensorFlow's own training loops, as in ``horovod.tensorflow``."""
 
+from typing import Any
+
 from hvd_keras.collectives import (
     Adasum,
     Average,
@@ -76,6 +78,7 @@ __all__ = [
     "remove_process_set",
     "size_op",
     "Average",
+    "Strategy",
     "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
@@ -107,3 +110,11 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Strategy":  # it imports Keras
+        from hvd_keras.distribute import Strategy
+
+        return Strategy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -40,6 +40,8 @@ class MetricAverageCallback(Callback):
     - What is no number stays as it is.
     - In the ``tf.compat.v1`` graphs of Keras 2 all values are replaced by their unweighted means.
 
+    Under ``hvd.Strategy`` it does nothing: there the metrics are those of all ranks already.
+
     The ranks exchange data in ``on_epoch_end`` only, which Keras calls in its main thread.
 
     Args:
@@ -59,7 +61,7 @@ class MetricAverageCallback(Callback):
         self._last: dict[str, Any] = {}
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._in_epoch = True
+        self._in_epoch = not _peers.is_replicated(self.model)
         self._train = self._validation = None
 
     # Validation uses the same metric objects as training: fit resets them after on_test_begin.
@@ -73,7 +75,7 @@ class MetricAverageCallback(Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._in_epoch = False
-        if logs is None or world.size() == 1:
+        if logs is None or world.size() == 1 or _peers.is_replicated(self.model):
             return
         snapshots = {}
         if not _values.in_graph():
