@@ -78,9 +78,9 @@ def check_place(name: str) -> None:
             f"the collective '{name}' is in a function with jit_compile=True, but {reason}; leave "
             "jit_compile out, or, in Keras, call model.compile(..., jit_compile=False)"
         )
-    if _XLA in contexts:
-        _keep_calls_in_order(graph)
     ordered = getattr(graph, "experimental_acd_manager", None) is not None
+    if ordered:
+        _keep_calls_in_order(graph)
     if not ordered and sum(context in _LOOPS for context in contexts) > 1:
         raise NotImplementedError(
             f"the collective '{name}' is in a tf.while_loop within another one, in a "
@@ -101,11 +101,11 @@ def _order_variable() -> tf.Variable:
 
 
 def _keep_calls_in_order(graph: Any) -> None:
-    """Makes calls of a compiled function, which has ``graph``, run one after another.
+    """Makes calls of the function that has ``graph`` run one after another.
 
-    TensorFlow lets a function that calls a compiled one twice run the two at once, unless they
-    change the same variable. Their collectives have the same names, so the ranks match them by
-    their order.
+    TensorFlow may run two calls of a function at once, where another function makes them and they
+    change no variable. Their collectives have the same names, so the ranks match them by their
+    order.
     """
     if graph not in _in_order and tf.compat.v1.executing_eagerly_outside_functions():
         _in_order.add(graph)

@@ -173,3 +173,27 @@ def test_recompute_grad_runs_a_collective_again(graph):
         np.testing.assert_allclose(y, [mean**2], rtol=1e-6)
         # d/dx of the sum over ranks of mean**2: SIZE * 2 * mean * 2 x / SIZE.
         np.testing.assert_allclose(grad, 2 * mean * 2 * x, rtol=1e-6)
+
+
+def test_function_that_reads_a_variable_called_twice():
+    """TensorFlow sees no side effect that orders the two calls, and would run both at once."""
+    scale = tf.Variable(1.0)
+
+    @tf.function(autograph=False)
+    def total(x):
+        return hvd.allreduce(x * scale, op=hvd.Sum)
+
+    def late(x):
+        work = tf.random.stateless_uniform([300, 300], [1, 2])
+        for _ in range(8):
+            work = tf.matmul(work, work) * 1e-3
+        return x + 0.0 * tf.clip_by_value(tf.reduce_sum(work), 0.0, 1.0)
+
+    @tf.function(autograph=False)
+    def both(x, y):
+        x, y = (late(x), y) if RANK == 0 else (x, late(y))
+        return total(x), total(y)
+
+    for step in range(20):
+        first, second = both(tf.constant(step + 1.0), tf.constant(100.0 * (step + 1)))
+        assert (float(first), float(second)) == (SIZE * (step + 1.0), SIZE * 100.0 * (step + 1))
