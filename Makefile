@@ -24,6 +24,10 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 HAS_TENSORFLOW := $(BIN)/python -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))'
+# Keras 2, for its tests: of the TensorFlow's release, and without its dependencies, since it asks for
+# the package "tensorflow" even where "tensorflow-cpu" is installed.
+TF_KERAS := -c 'import json; print("tf_keras~=%s.%s.0" % \
+    tuple(json.load(open("hvd_keras/_build_info.json"))["tensorflow"].split(".")[:2]))'
 CXX_SOURCES = $(shell find ops -name '*.h' -o -name '*.cc' -o -name '*.inc')
 # A TensorFlow that was installed after the last build is one more reason to build.
 INSTALLED_TENSORFLOW = $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow/__init__.py)
@@ -55,7 +59,7 @@ test: cpp-test python-test
 
 build: $(VENV)/.installed
 
-python-test: build
+python-test: build $(VENV)/.spark
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 cpp-test: build
@@ -91,7 +95,7 @@ format: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
-	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed $(VENV)/.spark
 	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
 
 distclean: clean
@@ -134,6 +138,14 @@ $(VENV)/.built: $(VENV)/.tensorflow $(INSTALLED_TENSORFLOW) $(CXX_SOURCES) ops/s
 $(VENV)/.installed: $(VENV)/.built pyproject.toml
 	@echo "Installing hvd_keras into $(VENV)"
 	@$(PIP) install --no-build-isolation --editable ".[example,test]"
+	@$(PIP) install --no-deps "$$($(BIN)/python $(TF_KERAS))" || \
+	    echo "No tf_keras for this TensorFlow: its tests are skipped"
+	@touch $@
+
+# A large download that only some tests need.
+$(VENV)/.spark: $(VENV)/.installed
+	@echo "Installing pyspark into $(VENV)"
+	@$(PIP) install "pyspark~=3.5.0" || echo "No pyspark: its tests are skipped"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

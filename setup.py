@@ -6,7 +6,8 @@ and compiles ops/ against it with the machine's C++ compiler (ops/build_native.p
 TensorFlow is the user's: the library fits one minor version of it, so it must be built against the
 TensorFlow that will load it, not against a fresh one in pip's isolated build environment.
 Variables: HVD_BUILD_PYTHON (the interpreter whose TensorFlow to build for), CXX, CXXFLAGS, LDFLAGS,
-HVD_BUILD_JOBS.
+HVD_BUILD_JOBS, and HVD_BUILD_XLA: 1 stops where the collectives cannot be compiled for
+jit_compile=True, 0 leaves that part out, and without it that part is left out where it has to be.
 """
 
 from __future__ import annotations
@@ -145,6 +146,50 @@ def tensorflow_flags(found: dict) -> list[str]:
     return [*flags, f'-DHVD_TENSORFLOW_VERSION="{found["tensorflow"]}"']
 
 
+XLA_LIBRARY = "libtensorflow_cc.so.2"
+XLA_HEADERS = (
+    "tensorflow/compiler/tf2xla/xla_op_kernel.h",
+    "xla/hlo/builder/xla_builder.h",
+    "xla/ffi/api/ffi.h",
+)
+
+
+def build_xla(
+    compiler: build_native.Compiler,
+    found: dict,
+    others: list[build_native.Unit],
+    objects: Path,
+    flags: list[str],
+) -> list[Path]:
+    """Compiles ops/xla, and makes sure that TensorFlow's libraries have all that it needs.
+
+    others: what it uses; compiled at the same time, since one file of ops/xla takes long.
+    Raises BuildError, which says what is missing.
+    """
+    include, folder = Path(found["tensorflow_include"]), Path(found["tensorflow_lib"])
+    needed = [folder / XLA_LIBRARY, *(include / header for header in XLA_HEADERS)]
+    missing = [path for path in needed if not path.is_file()]
+    if missing:
+        raise build_native.BuildError(
+            f"TensorFlow {found['tensorflow']} comes without {missing[0].name}"
+        )
+    wanted = build_native.units("XLA", "ops/xla", objects, flags)
+    build_native.compile_units(compiler, [*wanted, *others])
+    compiled = [unit.object for unit in wanted]
+    # A symbol that is not there would show when the library is loaded, which then fails altogether.
+    link = ["-shared", "-Wl,-z,defs", *link_flags(found, xla=True)]
+    everything = [*(unit.object for unit in others), *compiled]
+    build_native.link(
+        compiler, everything, objects / "_xla_check.so", link, objects / "_xla_check.link"
+    )
+    return compiled
+
+
+def link_flags(found: dict, xla: bool) -> list[str]:
+    libraries = [*found["tensorflow_link"], *([f"-l:{XLA_LIBRARY}"] if xla else [])]
+    return [f"-L{found['tensorflow_lib']}", *libraries]
+
+
 class BuildModules(build_py):
     """Copies the Python modules, and no module that an earlier build left behind."""
 
@@ -183,13 +228,33 @@ class BuildOps(build_ext):
         for prefix, folder in build_native.FRAMEWORK_FREE.items():
             wanted += build_native.units(prefix, folder, objects, common)
         wanted += build_native.units("TENSORFLOW", "ops/tensorflow", objects, tensorflow)
-        wanted += build_native.units("PYTHON", "ops/python", objects, python)
-        build_native.compile_units(self.cxx, wanted)
+        module = build_native.units("PYTHON", "ops/python", objects, python)
+        xla = self._build_xla(wanted, objects, tensorflow)
+        build_native.compile_units(self.cxx, wanted + module)
+        compiled = [*(unit.object for unit in wanted + module), *xla]
         library = Path(self.get_ext_fullpath(ext.name))
-        flags = ["-shared", f"-L{self.found['tensorflow_lib']}", *self.found["tensorflow_link"]]
-        compiled = [unit.object for unit in wanted]
+        flags = ["-shared", *link_flags(self.found, bool(xla))]
         build_native.link(self.cxx, compiled, library, flags, objects / "_core.link")
         self._write_build_info(library.parent)
+
+    def _build_xla(
+        self, others: list[build_native.Unit], objects: Path, flags: list[str]
+    ) -> list[Path]:
+        """The objects of ops/xla, or none, and then self.no_xla says why."""
+        self.no_xla = ""
+        asked = os.environ.get("HVD_BUILD_XLA", "")
+        if asked == "0":
+            self.no_xla = "hvd_keras was built with HVD_BUILD_XLA=0"
+            return []
+        try:
+            return build_xla(self.cxx, self.found, others, objects, flags)
+        except build_native.BuildError as error:
+            if asked == "1":
+                raise
+            reason = str(error).splitlines()
+            self.no_xla = f"hvd_keras was built without XLA ({reason[0]})"
+            print(f"Without collectives for jit_compile=True: {error}", flush=True)
+            return []
 
     def copy_extensions_to_source(self) -> None:
         """`build_ext --inplace` and editable installs: the record goes where the library goes."""
@@ -201,6 +266,7 @@ class BuildOps(build_ext):
             "tensorflow": self.found["tensorflow"],
             "python": self.found["python"],
             "compiler": self.cxx.description,
+            "no_xla": self.no_xla,
         }
         (folder / "_build_info.json").write_text(json.dumps(info, indent=2) + "\n")
 

@@ -66,6 +66,9 @@ from .collectives import (
     size_op as size_op,
 )
 from .compression import Compression as Compression
+from .diagnostics.flight_recorder import (
+    dump_flight_recorder as dump_flight_recorder,
+)
 from .distribute import Strategy as Strategy
 from .errors import (
     LibraryError as LibraryError,

@@ -17,7 +17,7 @@ from typing import Any
 
 from hvd_keras.errors import LibraryError
 
-__all__ = ["check_build", "library_path", "load"]
+__all__ = ["check_build", "library_path", "load", "no_xla"]
 
 _FOLDER = Path(__file__).resolve().parent
 _REBUILD = "rebuild it in the source folder of hvd_keras: pip install --force-reinstall --no-deps ."
@@ -87,6 +87,12 @@ def load() -> tuple[Any, ModuleType]:
             f"The hvd_keras op library {path} does not load ({error}); {_REBUILD}"
         ) from error
     return ops, core
+
+
+def no_xla(folder: Path = _FOLDER) -> str:
+    """Returns why the library has no XLA version of the collectives, or '' where it has one."""
+    built = json.loads((folder / "_build_info.json").read_text(encoding="utf-8"))
+    return str(built.get("no_xla", ""))
 
 
 def __getattr__(name: str) -> Any:

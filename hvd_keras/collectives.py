@@ -189,19 +189,32 @@ def alltoall(
 
 @tf.autograph.experimental.do_not_convert
 def barrier(
-    name: str | None = None, process_set: ProcessSet = global_process_set
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    timeout: float | None = None,
 ) -> tf.Operation | None:
     """Waits until every rank has come to it.
 
     In eager code it returns when all are there; in a ``tf.function`` it runs in the order of the
     function's other side effects; in a ``tf.compat.v1`` graph it returns the operation to run.
 
+    Args:
+        name: matches the call across ranks; None for a name that counts the calls.
+        process_set: the ranks that take part; this one has to be among them.
+        timeout: seconds to wait for the others; None for ever. If it is over, the ranks that have
+            come get an error, and the next barrier of the name is a new one.
+
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.
+        ValueError: ``timeout`` is not greater than 0.
+        tf.errors.DeadlineExceededError: the time is over; the message names the missing ranks,
+            with their hosts and process ids.
     """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is {timeout!r}; expected seconds greater than 0, or None")
     world.require_initialized("hvd.barrier()")
     set_id = resolve(process_set, "hvd.barrier()")
-    return op_calls.barrier(collective_name("barrier", name), set_id)
+    return op_calls.barrier(collective_name("barrier", name), set_id, timeout or 0.0)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -31,6 +31,7 @@ from hvd_keras.op_calls import (
     Sum,
     allreduce_tensors,
     device_scope,
+    fence,
 )
 from hvd_keras.process_sets import ProcessSet, global_process_set, resolve
 from hvd_keras.reductions import AdasumTypes
@@ -194,6 +195,7 @@ def _reduce_dense(
         Piece(i, sent[i][0].dtype.name, _nbytes(variables[i], sent[i][0].dtype, threshold))
         for i in reversed(chosen)
     ]
+    reduced: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(_buckets(pieces, variables, threshold, reduction)):
         members = [piece.position for piece in bucket]
         outputs = allreduce_tensors(
@@ -205,8 +207,9 @@ def _reduce_dense(
             process_set,
             node=_describe(f"{base}.{number}", [variables[i] for i in members]),
         )
-        for i, output in zip(members, outputs, strict=True):
-            results[i] = compression.decompress(output, sent[i][1])
+        reduced.update(zip(members, outputs, strict=True))
+    for i, output in zip(reduced, fence(list(reduced.values())), strict=True):
+        results[i] = compression.decompress(output, sent[i][1])
 
 
 def _buckets(

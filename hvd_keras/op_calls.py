@@ -14,8 +14,13 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library, op_gradients
-from hvd_keras.graph_order import check_place, run_independently
-from hvd_keras.naming import node_name
+from hvd_keras.graph_order import (
+    call_attributes,
+    check_place,
+    is_compiled,
+    outside_of_clusters,
+    run_independently,
+)
 
 __all__ = [
     "TYPES",
@@ -33,6 +38,7 @@ __all__ = [
     "broadcast_tensors",
     "by_type",
     "device_scope",
+    "fence",
     "join",
     "reducescatter_tensors",
     "to_tensor",
@@ -81,6 +87,7 @@ TYPES = frozenset(
 )
 
 
+@outside_of_clusters
 def allreduce_tensors(
     tensors: Sequence[tf.Tensor],
     op: ReduceOp,
@@ -95,16 +102,25 @@ def allreduce_tensors(
     return run_independently(
         _library.ops.hvd_allreduce(
             list(tensors),
-            tensor_name=name,
             reduce_op=op.value,
             prescale_bits=_bits(prescale),
             postscale_bits=_bits(postscale),
-            process_set=process_set,
-            name=node_name(node or name),
+            **call_attributes(name, process_set, node),
         )
     )
 
 
+def fence(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Keeps XLA from doing anything with the tensors before it has all of them.
+
+    To use little memory, XLA would update the weights of one bucket before it computes the
+    gradients of the next, and thus let the backward pass wait for each bucket in turn. Without XLA
+    it does nothing: there a bucket's weights may be updated while the next one travels.
+    """
+    return _library.ops.hvd_fence(tensors) if len(tensors) > 1 and is_compiled() else tensors
+
+
+@outside_of_clusters
 def reducescatter_tensors(
     tensors: Sequence[tf.Tensor],
     op: ReduceOp,
@@ -118,34 +134,35 @@ def reducescatter_tensors(
     return run_independently(
         _library.ops.hvd_reducescatter(
             list(tensors),
-            tensor_name=name,
             reduce_op=op.value,
             prescale_bits=_bits(prescale),
             postscale_bits=_bits(postscale),
-            process_set=process_set,
-            name=node_name(name),
+            **call_attributes(name, process_set),
         )
     )
 
 
+@outside_of_clusters
 def alltoall_tensor(
     tensor: tf.Tensor, splits: tf.Tensor, name: str, process_set: int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One alltoall operation; returns what came, and how many rows from each rank (int64)."""
     check_place(name)
     output, received = _library.ops.hvd_alltoall(
-        tensor, splits, tensor_name=name, process_set=process_set, name=node_name(name)
+        tensor, splits, **call_attributes(name, process_set)
     )
     run_independently([output])
     return output, received
 
 
+@outside_of_clusters
 def join(name: str, process_set: int = 0) -> tf.Tensor:
     """One join operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_join(tensor_name=name, process_set=process_set, name=node_name(name))
+    return _library.ops.hvd_join(**call_attributes(name, process_set))
 
 
+@outside_of_clusters
 def broadcast_tensors(
     tensors: Sequence[tf.Tensor], root_rank: int, name: str, process_set: int = 0
 ) -> list[tf.Tensor]:
@@ -156,23 +173,20 @@ def broadcast_tensors(
     return run_independently(
         _library.ops.hvd_broadcast(
             list(tensors),
-            tensor_name=name,
             root_rank=int(root_rank),
-            process_set=process_set,
-            name=node_name(name),
+            **call_attributes(name, process_set),
         )
     )
 
 
+@outside_of_clusters
 def allgather_tensors(
     tensors: Sequence[tf.Tensor], name: str, process_set: int = 0
 ) -> list[tf.Tensor]:
     """One allgather operation, of tensors of one type; ``name`` is used as it is."""
     check_place(name)
     return run_independently(
-        _library.ops.hvd_allgather(
-            list(tensors), tensor_name=name, process_set=process_set, name=node_name(name)
-        )
+        _library.ops.hvd_allgather(list(tensors), **call_attributes(name, process_set))
     )
 
 
@@ -208,7 +222,8 @@ def device_scope(device: str) -> contextlib.AbstractContextManager:
     return tf.device(device) if device else contextlib.nullcontext()
 
 
-def barrier(name: str, process_set: int = 0) -> tf.Operation | None:
+@outside_of_clusters
+def barrier(name: str, process_set: int = 0, timeout: float = 0.0) -> tf.Operation | None:
     """One barrier operation; it keeps its place among a function's side effects."""
     check_place(name)
-    return _library.ops.hvd_barrier(tensor_name=name, process_set=process_set, name=node_name(name))
+    return _library.ops.hvd_barrier(timeout_seconds=timeout, **call_attributes(name, process_set))

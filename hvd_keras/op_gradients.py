@@ -28,7 +28,8 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_keras import _library
-from hvd_keras.naming import collective_name, node_name
+from hvd_keras.graph_order import call_attributes, outside_of_clusters
+from hvd_keras.naming import collective_name
 
 __all__ = ["register"]
 
@@ -36,11 +37,12 @@ __all__ = ["register"]
 @functools.cache
 def register() -> None:
     """Tells TensorFlow about the gradients; it accepts that once per process."""
-    tf.RegisterGradient("HvdAllreduce")(_allreduce_gradient)
-    tf.RegisterGradient("HvdAllgather")(_allgather_gradient)
-    tf.RegisterGradient("HvdBroadcast")(_broadcast_gradient)
-    tf.RegisterGradient("HvdReducescatter")(_reducescatter_gradient)
-    tf.RegisterGradient("HvdAlltoall")(_alltoall_gradient)
+    tf.RegisterGradient("HvdAllreduce")(outside_of_clusters(_allreduce_gradient))
+    tf.RegisterGradient("HvdAllgather")(outside_of_clusters(_allgather_gradient))
+    tf.RegisterGradient("HvdBroadcast")(outside_of_clusters(_broadcast_gradient))
+    tf.RegisterGradient("HvdReducescatter")(outside_of_clusters(_reducescatter_gradient))
+    tf.RegisterGradient("HvdAlltoall")(outside_of_clusters(_alltoall_gradient))
+    tf.RegisterGradient("HvdFence")(lambda op, *upstream: list(upstream))
     # Constants, as far as a loss is concerned.
     for kind in ("HvdJoin", "HvdRank", "HvdSize", "HvdLocalRank", "HvdLocalSize"):
         tf.no_gradient(kind)
@@ -80,17 +82,16 @@ def _allgather_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]:
     rows = tf.stack([tf.shape(x, out_type=tf.int64)[0] for x in inputs])
     name = _gradient_name(op, "rows")
     (all_rows,) = _library.ops.hvd_allgather(
-        [tf.reshape(rows, [1, -1])],
-        tensor_name=name,
-        process_set=_process_set(op),
-        name=node_name(name),
+        [tf.reshape(rows, [1, -1])], **call_attributes(name, _process_set(op))
     )
     ranks = _library.core.process_set_ranks(_process_set(op))
     starts = tf.reduce_sum(all_rows[: ranks.index(_library.core.rank())], axis=0)
     totals = _allreduce(op, upstream, "sum")
     gradients = []
     for i, (x, total) in enumerate(zip(inputs, totals, strict=True)):
-        mine = total[starts[i] : starts[i] + rows[i]]
+        # Not total[start : start + rows], whose size XLA would not know.
+        size = tf.shape(x, out_type=tf.int64)
+        mine = tf.slice(total, tf.pad(starts[i : i + 1], [[0, x.shape.rank - 1]]), size)
         gradients.append(tf.ensure_shape(mine, x.shape))
     return gradients
 
@@ -115,12 +116,13 @@ def _reducescatter_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor]
     one = tf.ones([1], tensors[0].dtype)  # from each rank that takes part: who they are, is counted
     name = _gradient_name(op)
     *gathered, ones = _library.ops.hvd_allgather(
-        [*tensors, one], tensor_name=name, process_set=_process_set(op), name=node_name(name)
+        [*tensors, one], **call_attributes(name, _process_set(op))
     )
     factor = _factor(op, "prescale_bits") * _factor(op, "postscale_bits")
     scale = tf.cast(factor, one.dtype)
     if reduce_op == "average":
-        scale = scale / tf.cast(tf.size(ones), one.dtype)
+        # Not tf.size(ones), which XLA would know, and turn the division into a multiplication.
+        scale = scale / tf.reduce_sum(ones)
     return [
         tf.ensure_shape(gradient * scale, x.shape)
         for gradient, x in zip(gathered, op.inputs, strict=True)
@@ -134,9 +136,7 @@ def _alltoall_gradient(
     gradient, _ = _library.ops.hvd_alltoall(
         tf.convert_to_tensor(upstream),
         op.outputs[1],
-        tensor_name=name,
-        process_set=_process_set(op),
-        name=node_name(name),
+        **call_attributes(name, _process_set(op)),
     )
     return tf.ensure_shape(gradient, op.inputs[0].shape), None
 
@@ -147,12 +147,10 @@ def _allreduce(op: tf.Operation, tensors: Sequence[Any], reduce_op: str) -> list
     name = _gradient_name(op)
     return _library.ops.hvd_allreduce(
         [tf.convert_to_tensor(tensor) for tensor in tensors],  # some are tf.IndexedSlices
-        tensor_name=name,
         reduce_op=reduce_op,
         prescale_bits=op.get_attr("prescale_bits") if has_factors else one,
         postscale_bits=op.get_attr("postscale_bits") if has_factors else one,
-        process_set=_process_set(op),
-        name=node_name(name),
+        **call_attributes(name, _process_set(op)),
     )
 
 

@@ -166,6 +166,11 @@ def resolve(process_set: ProcessSet | None, caller: str) -> int:
     return process_set.process_set_id
 
 
+def known_ids() -> list[int]:
+    """Returns the numbers of the process sets in use, 0 for the one of all ranks first."""
+    return [0, *sorted(_added)]
+
+
 def forget_all() -> None:
     """Leaves no process set in use; called by ``hvd.shutdown``."""
     for process_set in _added.values():

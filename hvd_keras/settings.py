@@ -36,7 +36,14 @@ class Settings:
         fusion_threshold: bytes of gradients that travel as one bucket; 0 sends each on its own.
         deadlock_seconds: when all ranks wait, each for something that another one has not
             started, for that long, the collectives end with an error; 0 turns this off.
+        stall_warning_seconds: collectives that some ranks have waited in for that long are
+            reported; 0 for never.
+        stall_shutdown_seconds: after that long they end the job; 0 for never.
+        flight_recorder_dir: where the flight recorder is written; empty for a folder of the job's
+            own among the temporary files.
         chunk_bytes: bytes of one chunk of the shared segment.
+        driver_log: address for messages to the program that started the ranks; empty for none.
+        compat: whether ``import horovod`` is to give hvd_keras.
     """
 
     rank: int = 0
@@ -49,7 +56,12 @@ class Settings:
     start_timeout: float = 30.0
     fusion_threshold: int = DEFAULT_FUSION_THRESHOLD
     deadlock_seconds: float = 1.0
+    stall_warning_seconds: float = 60.0
+    stall_shutdown_seconds: float = 0.0
+    flight_recorder_dir: str = ""
     chunk_bytes: int = 256 << 10
+    driver_log: str = ""
+    compat: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -64,7 +76,11 @@ class Settings:
         values["start_timeout"] = source.number("START_TIMEOUT", cls.start_timeout)
         values["fusion_threshold"] = source.integer("FUSION_THRESHOLD", cls.fusion_threshold)
         values["deadlock_seconds"] = source.number("DEADLOCK_SECONDS", cls.deadlock_seconds)
+        values.update(_stall_times(source))
+        values["flight_recorder_dir"] = source.text("FLIGHT_RECORDER_DIR", "")
         values["chunk_bytes"] = source.integer("CHUNK_BYTES", cls.chunk_bytes, minimum=64)
+        values["driver_log"] = source.text("DRIVER_LOG", "")
+        values["compat"] = source.flag("COMPAT")
         return cls(**values)
 
 
@@ -98,6 +114,20 @@ def _topology(source: _Source) -> dict:
         "cross_size": cross_size,
         "segment": segment,
     }
+
+
+def _stall_times(source: _Source) -> dict:
+    warning = source.number("STALL_CHECK_TIME_SECONDS", Settings.stall_warning_seconds)
+    shutdown = source.number("STALL_SHUTDOWN_TIME_SECONDS", Settings.stall_shutdown_seconds)
+    if source.flag("STALL_CHECK_DISABLE"):
+        return {"stall_warning_seconds": 0.0, "stall_shutdown_seconds": 0.0}
+    if 0 < shutdown <= warning:
+        raise ValueError(
+            f"{source.name('STALL_SHUTDOWN_TIME_SECONDS')} is {shutdown:g}; expected more than "
+            f"{source.name('STALL_CHECK_TIME_SECONDS')} ({warning:g}), after which a stall is "
+            "reported, or 0 for never"
+        )
+    return {"stall_warning_seconds": warning, "stall_shutdown_seconds": shutdown}
 
 
 class _Source:
@@ -164,6 +194,16 @@ class _Source:
         if not 0 <= value < float("inf"):
             raise _unreadable(name, text, accepted)
         return value
+
+    def flag(self, suffix: str) -> bool:
+        found = self.find(suffix)
+        if found is None:
+            return False
+        name, text = found
+        values = {"0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+        if text.lower() not in values:
+            raise _unreadable(name, text, "0 or 1")
+        return values[text.lower()]
 
     def refuse_mpi(self) -> None:
         # Left alone, each of these processes would train a model of its own, without a word.

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras.graph_order import is_for_xla
+from hvd_keras.graph_order import is_compiled
 from hvd_keras.op_calls import (
     Average,
     ReduceOp,
@@ -42,19 +42,20 @@ def allreduce_slices(
     (XLA's tensors have fixed shapes, so in what it compiles nothing is merged.)
 
     Raises:
-        ValueError: ``op`` is neither Sum nor Average.
+        NotImplementedError: ``op`` is neither Sum nor Average.
     """
     if slices and op not in (Sum, Average):
-        raise ValueError(
+        raise NotImplementedError(
             f"tf.IndexedSlices can be reduced with hvd.Sum and hvd.Average, not with {op!r}; "
             "convert them with tf.convert_to_tensor() first"
         )
     if not slices:
         return []
-    if is_for_xla():
+    if is_compiled():
         merge = False
     sent = [_merged(s, name) if merge else s for s in slices]
-    # Who takes part is known when the operation runs only, since ranks may have joined.
+    # Who takes part is known when the operation runs only, since ranks may have joined. Counted
+    # from values: XLA would know the size, and multiply by its rounded inverse instead of dividing.
     one = tf.ones([1], sent[0].indices.dtype)
     *indices, ones = _gather_by_type(
         [*(s.indices for s in sent), one], f"{name}.indices", process_set
@@ -67,11 +68,12 @@ def allreduce_slices(
     else:
         values = _gathered_values(sent, compression, name, process_set)
         sums = list(zip(values, indices, strict=True))
+    contributors = tf.reduce_sum(ones)
     results = []
     for original, (value, index) in zip(slices, sums, strict=True):
         if op is Average:
             divide = tf.truncatediv if value.dtype.is_integer else tf.divide
-            value = divide(value, tf.cast(tf.size(ones), value.dtype))
+            value = divide(value, tf.cast(contributors, value.dtype))
         if scale != 1.0:
             value = value * tf.cast(scale, value.dtype)
         results.append(tf.IndexedSlices(value, index, original.dense_shape))

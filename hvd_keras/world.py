@@ -62,10 +62,15 @@ def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
         segment=settings.segment,
         start_timeout=settings.start_timeout,
         deadlock_seconds=settings.deadlock_seconds,
+        stall_warning_seconds=settings.stall_warning_seconds,
+        stall_shutdown_seconds=settings.stall_shutdown_seconds,
         chunk_bytes=settings.chunk_bytes,
     )
     _settings = settings
     atexit.register(shutdown)
+    from hvd_keras.diagnostics import watcher  # which needs this module
+
+    watcher.start(settings.flight_recorder_dir)
     if process_sets is not None and not isinstance(process_sets, str):
         from hvd_keras.process_sets import add_process_set  # which needs this module
 
@@ -79,8 +84,10 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
     if _settings is None:
         return
-    from hvd_keras.process_sets import forget_all  # which needs this module
+    from hvd_keras.diagnostics import watcher  # which need this module
+    from hvd_keras.process_sets import forget_all
 
+    watcher.stop()
     _settings = None
     forget_all()
     _library.core.shutdown()

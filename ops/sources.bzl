@@ -13,6 +13,7 @@ CORE_HDRS = [
     "execute.h",
     "hash.h",
     "ranks.h",
+    "recorder.h",
     "reduce.h",
     "reduce_variants.h",
     "request.h",
@@ -28,6 +29,7 @@ CORE_SRCS = [
     "dtype.cc",
     "engine.cc",
     "execute.cc",
+    "recorder.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
     "reduce_kernels_avx512.cc",
@@ -37,6 +39,7 @@ CORE_SRCS = [
 ]
 
 CORE_TESTS = [
+    "recorder_test.cc",
     "reduce_test.cc",
 ]
 
@@ -48,6 +51,7 @@ SHM_HDRS = [
     "segment.h",
     "shm_communicator.h",
     "shm_scheduler.h",
+    "stall_reporter.h",
     "stream.h",
     "stuck_detector.h",
     "waiter.h",
@@ -59,6 +63,7 @@ SHM_SRCS = [
     "segment.cc",
     "shm_communicator.cc",
     "shm_scheduler.cc",
+    "stall_reporter.cc",
     "stuck_detector.cc",
     "waiter.cc",
 ]
@@ -66,20 +71,26 @@ SHM_SRCS = [
 # Used by the tests alone.
 SHM_TEST_HDRS = [
     "thread_world.h",
+    "workload.h",
 ]
 
 SHM_TESTS = [
     "segment_test.cc",
     "shm_engine_test.cc",
+    "shm_fault_test.cc",
     "shm_groups_test.cc",
+    "shm_soak_test.cc",
+    "shm_stall_test.cc",
 ]
 
 # ops/world: the one object of a process that owns the engine and its transport.
 WORLD_HDRS = [
+    "topology.h",
     "world.h",
 ]
 
 WORLD_SRCS = [
+    "topology.cc",
     "world.cc",
 ]
 
@@ -97,9 +108,29 @@ TENSORFLOW_SRCS = [
     "barrier.cc",
     "broadcast.cc",
     "collective_kernel.cc",
+    "fence.cc",
     "join.cc",
     "reducescatter.cc",
     "topology.cc",
+]
+
+# ops/xla: the same collectives inside functions that XLA compiles. setup.py leaves them out where
+# TensorFlow comes without XLA.
+XLA_HDRS = [
+    "attributes.h",
+    "call_order.h",
+    "collectives.h",
+    "completion.h",
+    "custom_calls.h",
+]
+
+XLA_SRCS = [
+    "attributes.cc",
+    "call_order.cc",
+    "collectives.cc",
+    "completion.cc",
+    "handlers.cc",
+    "lowering.cc",
 ]
 
 # ops/python: the pybind11 module.

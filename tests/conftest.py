@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     plugin.configure(config)
+    if "HVD_FLIGHT_RECORDER_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="hvd-test-flight-recorder-")
+        os.environ["HVD_FLIGHT_RECORDER_DIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_finish() -> None:

@@ -20,6 +20,13 @@ cc_library(
     includes = {includes},
 )
 
+# The library that XLA is in. Its headers are among TensorFlow's.
+cc_library(
+    name = "xla",
+    srcs = ["libtensorflow_cc.so.2"],
+    deps = [":tensorflow"],
+)
+
 cc_library(
     name = "pybind11",
     hdrs = glob(["pybind11_include/pybind11/**"]),
@@ -46,6 +53,7 @@ _EXTRA_INCLUDES = [
 _CONSUMERS = [
     Label("//ops/python:__pkg__"),
     Label("//ops/tensorflow:__pkg__"),
+    Label("//ops/xla:__pkg__"),
 ]
 
 def _interpreter(repository_ctx):
@@ -83,8 +91,8 @@ def _probe(repository_ctx, python):
 def _tf_configure_impl(repository_ctx):
     python = _interpreter(repository_ctx)
     found = _probe(repository_ctx, python)
-    library = "libtensorflow_framework.so.2"
-    repository_ctx.symlink(found["tensorflow_lib"] + "/" + library, library)
+    for library in ["libtensorflow_framework.so.2", "libtensorflow_cc.so.2"]:
+        repository_ctx.symlink(found["tensorflow_lib"] + "/" + library, library)
     for name in ["tensorflow_include", "python_include", "pybind11_include"]:
         repository_ctx.symlink(found[name], "include" if name == "tensorflow_include" else name)
     repository_ctx.file("python.sh", "#!/bin/sh\nexec '{}' \"$@\"\n".format(python))

@@ -23,11 +23,11 @@ HOROVOD_VERSION = "0.28.1"
 
 
 class _AliasFinder:
-    """Finds ``horovod`` in ``ALIAS_FOLDER``, before all other places."""
+    """Finds ``horovod`` and ``sparkdl`` in ``ALIAS_FOLDER``, before all other places."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "horovod":
+        if name not in ("horovod", "sparkdl"):
             return None  # submodules are found through the package's own path
         return PathFinder.find_spec(name, [ALIAS_FOLDER])
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from hvd_keras.compat.elastic_tensorflow import TensorFlowKerasState
+from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = [
     "CommitStateCallback",
@@ -29,7 +28,7 @@ class KerasState(TensorFlowKerasState):
         super().__init__(model, optimizer, None, **kwargs)
 
 
-class CommitStateCallback(keras.callbacks.Callback):
+class CommitStateCallback(Callback):
     """Commits the state every ``batches_per_commit`` batches, and after each epoch.
 
     Args:
@@ -56,7 +55,7 @@ class CommitStateCallback(keras.callbacks.Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class UpdateBatchStateCallback(Callback):
     """Keeps the number of batches that the current epoch has had in ``state.batch``.
 
     Args:
@@ -74,7 +73,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):
+class UpdateEpochStateCallback(Callback):
     """Keeps the number of epochs that are done in ``state.epoch``.
 
     Args:

@@ -115,9 +115,11 @@ class TensorFlowKerasState(ObjectState):
         optimizer = self.optimizer
         if optimizer is None:
             return list(self.model.weights)
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        return [*self.model.weights, *optimizer.variables]
+        from hvd_keras.keras import _versions  # late: it imports Keras
+
+        if not _versions.is_built(optimizer):
+            _versions.build(optimizer, self.model.trainable_variables)
+        return [*self.model.weights, *_versions.optimizer_variables(optimizer)]
 
     def _read(self) -> list[np.ndarray]:
         return [np.array(v.numpy()) for v in self._variables()]

@@ -29,7 +29,8 @@ _OTHERS = (
 NOT_CARRIED_OVER = {
     "torch": "hvd_keras trains TensorFlow and Keras models only; for PyTorch use torch.distributed",
     "mxnet": "MXNet is no longer developed; hvd_keras trains TensorFlow and Keras models only",
-    "spark": "Spark jobs are not part of this release; start the ranks with hvdrun",
+    "run_elastic": "the number of ranks is fixed; horovod.spark.run starts it",
+    "KerasEstimator": "estimators are not carried over; horovod.spark.run runs a training function",
     "ray": "Ray jobs are not part of this release; start the ranks with hvdrun",
     "compute_service": "the tf.data service helper is not carried over; use tf.data.experimental."
     "service directly, or hvd_keras.shard(dataset)",

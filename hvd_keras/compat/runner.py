@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hvd_keras.launch import environment
-from hvd_keras.launch.hosts import check_hosts, parse_hosts
-from hvd_keras.launch.local import launch
+from hvd_keras.runner import local
 
 __all__ = ["run"]
 
@@ -61,7 +55,7 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Runs ``func(*args, **kwargs)`` on ``num_proc`` ranks of this machine.
+    """``hvd_keras.runner.run``, for ``func`` that imports ``horovod``.
 
     Args:
         func: a function that can be pickled; with cloudpickle installed, any function.
@@ -81,7 +75,7 @@ def run(
 
     Raises:
         ValueError: an argument is refused, or ``func`` cannot be pickled.
-        RuntimeError: a rank has failed; its output says why.
+        RuntimeError: a rank has failed; with its traceback.
     """
     given = locals()
     for argument, reason in _REFUSED.items():
@@ -89,56 +83,17 @@ def run(
             raise ValueError(
                 f"horovod.run does not support {argument}={given[argument]!r}: {reason}"
             )
-    count = np or num_proc or 1
-    if hosts:
-        check_hosts(parse_hosts(hosts), count)
     env = environment.with_alias(environment.current_environment())
-    # What the function needs is imported from where it is here.
-    paths = [path for path in sys.path if path]
-    env["PYTHONPATH"] = os.pathsep.join([environment.ALIAS_FOLDER, *paths])
     if start_timeout is not None:
         env["HVD_START_TIMEOUT"] = f"{start_timeout:g}"
-    with tempfile.TemporaryDirectory(prefix="hvd-run-") as folder:
-        (Path(folder) / "call").write_bytes(_pickled((func, tuple(args), kwargs or {})))
-        result = launch(
-            [executable or sys.executable, "-m", "hvd_keras.compat.runner", folder],
-            count,
-            env=env,
-            output_dir=output_filename,
-            verbose=bool(verbose),
-        )
-        if result.exit_code:
-            raise RuntimeError(
-                f"horovod.run: the job of {count} ranks has failed with exit code "
-                f"{result.exit_code}; its output says which rank failed, and why"
-            )
-        return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(count)]
-
-
-def _pickled(value: Any) -> bytes:
-    try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
-    try:
-        return pickler.dumps(value)
-    except Exception as error:
-        hint = "" if pickler is not pickle else "; install cloudpickle to send any function"
-        raise ValueError(
-            f"horovod.run: what the ranks exchange with this process cannot be pickled "
-            f"({type(error).__name__}: {error}){hint}"
-        ) from error
-
-
-def _run_in_rank(folder: str) -> None:
-    from hvd_keras import compat
-    from hvd_keras.settings import Settings
-
-    compat.install()
-    function, args, kwargs = pickle.loads((Path(folder) / "call").read_bytes())
-    content = _pickled(function(*args, **kwargs))
-    (Path(folder) / str(Settings.from_environment().rank)).write_bytes(content)
-
-
-if __name__ == "__main__":
-    _run_in_rank(sys.argv[1])
+    return local.run(
+        func,
+        args,
+        kwargs,
+        np or num_proc or 1,
+        hosts,
+        env=env,
+        executable=executable,
+        output_dir=output_filename,
+        verbose=bool(verbose),
+    )

@@ -16,17 +16,13 @@ import keras
 import tensorflow as tf
 
 from hvd_keras.distribute.replica import current_replica, set_in_optimizer
-from hvd_keras.keras.optimizer import (
-    DistributedMixin,
-    adds_up_slices,
-    distributed_class,
-    distributed_in,
-)
+from hvd_keras.keras._distributed import DistributedMixin, distributed_in
+from hvd_keras.keras.optimizer import Keras3Mixin, adds_up_slices, keras3_class
 
 __all__ = ["install", "make_distributed"]
 
 
-class StrategyMixin(DistributedMixin):
+class StrategyMixin(Keras3Mixin):
     """A distributed optimizer whose gradients Keras is not to add up once more."""
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> list[Any]:
@@ -62,7 +58,7 @@ def make_distributed(optimizer: Any, strategy: Any) -> None:
     reduction = extended.ranks.gradient_reduction(
         extended.compression, extended.sparse_as_dense, adds_up_slices(optimizer)
     )
-    cls = distributed_class(type(optimizer), reduction, StrategyMixin)
+    cls = keras3_class(type(optimizer), reduction, StrategyMixin)
     object.__setattr__(optimizer, "__class__", cls)
     # One that was made outside of the scope would look for its variables there.
     object.__setattr__(optimizer, "_distribution_strategy", strategy)

@@ -24,11 +24,8 @@ from hvd_keras.collectives import (
 )
 from hvd_keras.compression import Compression
 from hvd_keras.errors import LibraryError, NotInitializedError
-from hvd_keras.keras.epochs import install as _install_epochs
-from hvd_keras.keras.loss_scale import install as _install_loss_scale
+from hvd_keras.keras.hooks import install_all as _install_hooks
 from hvd_keras.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from hvd_keras.keras.progress_bar import install as _install_progress_bar
-from hvd_keras.keras.unreduced import install as _install_unreduced
 from hvd_keras.objects import allgather_object, broadcast_object, broadcast_variables
 from hvd_keras.process_sets import (
     ProcessSet,
@@ -92,10 +89,7 @@ __all__ = [
     "size",
 ]
 
-_install_loss_scale()
-_install_epochs()
-_install_progress_bar()
-_install_unreduced()
+_install_hooks()
 
 
 @_tf.autograph.experimental.do_not_convert

@@ -6,8 +6,10 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from hvd_keras import objects
+from hvd_keras.keras import _versions
 
 __all__ = ["by_rank", "gather", "is_replicated", "optimizers_of", "settable_learning_rate"]
 
@@ -28,20 +30,21 @@ def by_rank(values: Iterable[Hashable]) -> str:
     )
 
 
-def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+def optimizers_of(model: Any) -> list[Any]:
     """Returns the optimizer of ``compile`` and those that the model keeps as attributes itself."""
+    classes = _versions.optimizer_classes()
     candidates = [getattr(model, "optimizer", None), *vars(model).values()]
-    found = {id(v): v for v in candidates if isinstance(v, keras.optimizers.Optimizer)}
+    found = {id(v): v for v in candidates if isinstance(v, classes)}
     return list(found.values())
 
 
-def is_replicated(model: keras.Model) -> bool:
+def is_replicated(model: Any) -> bool:
     """Whether a tf.distribute strategy has several replicas of the model."""
     strategy = getattr(model, "distribute_strategy", None)
     return getattr(strategy, "num_replicas_in_sync", 1) > 1
 
 
-def settable_learning_rate(optimizer: Any, user: str) -> tuple[keras.optimizers.Optimizer, Any]:
+def settable_learning_rate(optimizer: Any, user: str) -> tuple[Any, Any]:
     """Returns the innermost optimizer and the variable that holds its learning rate.
 
     Args:
@@ -52,20 +55,24 @@ def settable_learning_rate(optimizer: Any, user: str) -> tuple[keras.optimizers.
         ValueError: there is no such variable: the model is not compiled, the rate is a schedule or
             another callable, or there are several optimizers.
     """
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
+    optimizer = _versions.innermost(optimizer)
+    if not isinstance(optimizer, _versions.optimizer_classes()):
         raise ValueError(
             f"{user} needs a model compiled with a Keras optimizer, found {optimizer!r}"
         )
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise ValueError(f"{user} sets one learning rate, but MultiOptimizer has several")
     rate = optimizer.learning_rate
-    if not isinstance(rate, keras.Variable):
-        given = getattr(optimizer, "_learning_rate", rate)
+    # In Keras 2 a schedule may show as the variable that holds its last value.
+    given = getattr(optimizer, "_learning_rate", rate)
+    if not isinstance(rate, (keras.Variable, tf.Variable)) or not _is_number(given):
         raise ValueError(
             f"{user} sets the optimizer's learning rate, which must be a number, but "
             f"{type(optimizer).__name__} was made with a {type(given).__name__}. Use one of the "
             f"two: {type(optimizer).__name__}(learning_rate=<float>), or no callback"
         )
     return optimizer, rate
+
+
+def _is_number(given: Any) -> bool:
+    return not isinstance(given, _versions.both("optimizers.schedules.LearningRateSchedule"))

@@ -24,7 +24,8 @@ import keras
 import numpy as np
 
 from hvd_keras import collectives, objects, world
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _values, _versions
+from hvd_keras.keras._distributed import distributed_in
 from hvd_keras.keras._variables import (
     accumulators_of,
     identity,
@@ -32,7 +33,6 @@ from hvd_keras.keras._variables import (
     shared_variables,
 )
 from hvd_keras.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
-from hvd_keras.keras.optimizer import distributed_in
 from hvd_keras.process_sets import ProcessSet, global_process_set
 
 __all__ = ["end_of_data", "install"]
@@ -42,8 +42,8 @@ _under_way: weakref.WeakKeyDictionary[keras.Model, _Epoch] = weakref.WeakKeyDict
 
 
 @functools.cache
-def install() -> None:
-    """Changes ``keras.callbacks.CallbackList``, once."""
+def install(keras: Any) -> None:
+    """Changes the ``callbacks.CallbackList`` of a Keras module, once."""
     cls = keras.callbacks.CallbackList
     cls.on_epoch_begin = _opening(cls.on_epoch_begin)
     cls.on_train_batch_end = _after_last_batch(cls.on_train_batch_end)
@@ -121,14 +121,15 @@ class _Epoch:
 
     def __init__(
         self,
-        model: keras.Model,
+        model: Any,
         process_set: ProcessSet | None,
         broadcasters: list[BroadcastGlobalVariablesCallback],
     ) -> None:
         self._model = model
         self._process_set = process_set
         self._broadcasters = broadcasters
-        self._has_data = True
+        # In a graph of Keras 2 all ranks must have equally many batches.
+        self._has_data = not _values.in_graph()
 
     @classmethod
     def of(cls, callback_list: Any) -> _Epoch | None:
@@ -165,8 +166,15 @@ class _Epoch:
     def agree_to_stop(self) -> None:
         if self._process_set is None:
             return
+        wants = bool(self._model.stop_training)
+        if _values.in_graph():
+            by_rank = objects.allgather_object(
+                wants, name="fit.stop_training", process_set=self._process_set
+            )
+            self._model.stop_training = any(by_rank)
+            return
         stop = collectives.allreduce(
-            int(bool(self._model.stop_training)),
+            int(wants),
             op=collectives.Max,
             name="fit.stop_training",
             process_set=self._process_set,
@@ -188,6 +196,11 @@ class _Epoch:
             shared_variables(self._model, local), ranks.ranks[longest], process_set=ranks
         )
         for optimizer, own, count in zip(optimizers, made, by_rank[longest], strict=True):
+            if _versions.is_keras2(optimizer):
+                accumulator = _accumulator(optimizer)
+                if accumulator is not None:
+                    accumulator.go_on_after(count)
+                continue
             passes = getattr(optimizer, "gradient_accumulation_steps", None)
             if passes and own % passes != count % passes:
                 # With the next batches' gradients these would be more than one update's.
@@ -195,8 +208,16 @@ class _Epoch:
                     variable.assign(np.zeros(variable.shape, variable.dtype))
 
 
-def _batches(optimizer: keras.optimizers.Optimizer) -> int:
+def _batches(optimizer: Any) -> int:
     """How many batches the optimizer has seen."""
     # `iterations` counts updates, where gradients are accumulated.
+    if _versions.is_keras2(optimizer):
+        accumulator = _accumulator(optimizer)
+        return int(optimizer.iterations.numpy()) if accumulator is None else accumulator.batches
     counter = getattr(optimizer, "_iterations", optimizer.iterations)
     return int(keras.ops.convert_to_numpy(counter))
+
+
+def _accumulator(optimizer: Any) -> Any:
+    """What an optimizer of Keras 2 adds up gradients in, or None."""
+    return getattr(_versions.innermost(optimizer), "_hvd_accumulator", None)

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from hvd_keras.collectives import Min, allreduce
-from hvd_keras.keras.optimizer import DistributedMixin
+from hvd_keras.keras.optimizer import Keras3Mixin
 
 __all__ = ["install"]
 
@@ -34,7 +34,7 @@ def _reducing_apply(original: Callable) -> Callable:
     @functools.wraps(original)
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         inner = self.inner_optimizer
-        if not isinstance(inner, DistributedMixin) or inner.hvd_accumulates:
+        if not isinstance(inner, Keras3Mixin) or inner.hvd_accumulates:
             original(self, grads, trainable_variables)
             return
         # Reduced while still scaled: an overflow on any rank, or in the sum, is in the result on
@@ -55,7 +55,7 @@ def _agreed_check_finite(original: Callable) -> Callable:
     def check_finite(self: Any, grads: Sequence[Any]) -> tf.Tensor:
         finite = original(self, grads)
         inner = self.inner_optimizer
-        if not isinstance(inner, DistributedMixin) or not inner.hvd_accumulates:
+        if not isinstance(inner, Keras3Mixin) or not inner.hvd_accumulates:
             return finite
         # The gradients of the batch stay on this rank until the update, so ask the others.
         ranks = inner.process_set

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -31,14 +31,21 @@ from hvd_keras import world
 from hvd_keras.compression import Compression
 from hvd_keras.double_reduction import check_not_reduced
 from hvd_keras.gradients import Reduction, reduce_gradients
+from hvd_keras.keras import _versions
+from hvd_keras.keras._distributed import (
+    DistributedMixin,
+    as_layers,
+    is_distributed,
+    subclass_of,
+)
 from hvd_keras.op_calls import Average, ReduceOp
 from hvd_keras.process_sets import ProcessSet, global_process_set
 
-__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "is_distributed"]
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
 
 
 def DistributedOptimizer(
-    optimizer: keras.optimizers.Optimizer | str,
+    optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -52,8 +59,9 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    *,
     merge_slices: bool | None = None,
-) -> keras.optimizers.Optimizer:
+) -> Any:
     """Makes a Keras optimizer apply the average (or sum) of all ranks' gradients.
 
     Example::
@@ -62,8 +70,9 @@ def DistributedOptimizer(
         model.compile(optimizer, loss="mse")
 
     Args:
-        optimizer: a Keras 3 optimizer, built or not, or its name. A ``LossScaleOptimizer`` gets a
-            distributed inner optimizer.
+        optimizer: a Keras optimizer, built or not, or its name. Optimizers of Keras 2 (tf_keras),
+            new and legacy ones, are taken as well. A ``LossScaleOptimizer`` gets a distributed
+            inner optimizer.
         name: prefix of the names of the collectives; give each optimizer its own where two of them
             apply gradients at the same time.
         device_dense, device_sparse: devices of the operations for dense and sparse gradients.
@@ -73,8 +82,8 @@ def DistributedOptimizer(
             ``size() / gradient_predivide_factor`` after it.
         op: ``Average``, ``Sum`` or ``Adasum``.
         backward_passes_per_step: add up the gradients of this many batches, and reduce and apply
-            them at once. It sets Keras's ``gradient_accumulation_steps``, so the optimizer must not
-            be built yet.
+            them at once. In Keras 3 it sets ``gradient_accumulation_steps``, so the optimizer must
+            not be built yet. ``iterations`` counts the updates.
         average_aggregated_gradients: divide that sum by ``backward_passes_per_step``.
         num_groups: send dense gradients in this many groups; 0 groups them by size.
         groups: lists of variables whose gradients are sent together.
@@ -83,10 +92,10 @@ def DistributedOptimizer(
             ``register_local_var``) by the number of ranks.
         merge_slices: of a sparse gradient, add up a rank's slices that have the same index before
             they travel, and send all as a dense tensor where the ranks have as many slices as the
-            variable has rows. None does so for SGD without clipping, to which it makes no
-            difference. Keras's other optimizers take each slice by itself (Adam's second moment
-            gets the sum of the squares, not the square of the sum), so with True the result is
-            that of a dense gradient, and not of one process on the joined batch.
+            variable has rows. None does so where it makes no difference: without clipping, for SGD
+            and for all optimizers of Keras 2. Keras 3's other optimizers take each slice by itself
+            (Adam's second moment gets the sum of the squares, not the square of the sum), so with
+            True the result is that of a dense gradient, and not of one process on the joined batch.
 
     Returns:
         ``optimizer``, now distributed.
@@ -115,20 +124,15 @@ def DistributedOptimizer(
             f"this {type(optimizer).__name__} optimizer is distributed already; wrapped again it "
             "would reduce the gradients twice"
         )
-    target = optimizer
-    while isinstance(target, keras.optimizers.LossScaleOptimizer):
-        target = target.inner_optimizer
+    target = _versions.innermost(optimizer)
     merge = adds_up_slices(target) if merge_slices is None else merge_slices
     reduction = dataclasses.replace(reduction, merge_slices=merge)
-    scale = _accumulate(target, backward_passes_per_step, average_aggregated_gradients)
-    # Not plain assignments: Keras's __setattr__ looks for variables in what is assigned.
-    object.__setattr__(target, "__class__", distributed_class(type(target), reduction))
-    object.__setattr__(target, "_hvd_accumulated_scale", scale)
+    _make_distributed(target, reduction, backward_passes_per_step, average_aggregated_gradients)
     return optimizer
 
 
 def PartialDistributedOptimizer(
-    optimizer: keras.optimizers.Optimizer | str,
+    optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -142,8 +146,9 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    *,
     merge_slices: bool | None = None,
-) -> keras.optimizers.Optimizer:
+) -> Any:
     """``DistributedOptimizer`` that leaves the variables of some layers to each rank.
 
     Args:
@@ -167,46 +172,40 @@ def PartialDistributedOptimizer(
         scale_local_gradients=scale_local_gradients,
         merge_slices=merge_slices,
     )
-    target = optimizer
-    while isinstance(target, keras.optimizers.LossScaleOptimizer):
-        target = target.inner_optimizer
+    target = _versions.innermost(optimizer)
     target._hvd_local.layers.extend(as_layers(local_layers))
     return optimizer
 
 
-def as_layers(local_layers: Any) -> list[keras.layers.Layer]:
-    """Returns one layer, several or None as a list.
-
-    Raises:
-        TypeError: there is something else among them.
-    """
-    if local_layers is None:
-        return []
-    layers = [local_layers] if isinstance(local_layers, keras.layers.Layer) else list(local_layers)
-    for layer in layers:
-        if not isinstance(layer, keras.layers.Layer):
-            raise TypeError(f"local_layers has a {type(layer).__name__}; expected Keras layers")
-    return layers
-
-
-class _Local:
-    """What an optimizer leaves to each rank: variables, and all of some layers."""
-
-    def __init__(self) -> None:
-        self.variables: list[Any] = []
-        self.layers: list[keras.layers.Layer] = []
-
-    def all(self) -> list[Any]:
-        # Layers may have been built since.
-        return [*self.variables, *(v for layer in self.layers for v in layer.trainable_variables)]
-
-
-def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: bool) -> float:
-    """Makes the optimizer accumulate; returns what its average is to be multiplied by."""
+def _make_distributed(optimizer: Any, reduction: Reduction, passes: int, average: bool) -> None:
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(
             f"backward_passes_per_step is {passes!r}; expected a whole number of at least 1"
         )
+    base = type(optimizer)
+    if _versions.is_keras2(optimizer):
+        from hvd_keras.keras import keras2_optimizer  # late: most programs do without it
+
+        cls = keras2_optimizer.distributed_class(base, reduction, passes, average)
+    else:
+        scale = _accumulate(optimizer, passes, average)
+        cls = keras3_class(base, reduction, Keras3Mixin)
+        object.__setattr__(optimizer, "_hvd_accumulated_scale", scale)
+    # Not a plain assignment: Keras's __setattr__ looks for variables in what is assigned.
+    object.__setattr__(optimizer, "__class__", cls)
+
+
+def keras3_class(base: type, reduction: Reduction, mixin: type[Keras3Mixin]) -> type:
+    """Returns the distributed subclass of the class of a Keras 3 optimizer."""
+    # Keras gives optimizers that are public the name of the module that exports them.
+    public = getattr(keras.optimizers, base.__name__, None) is base
+    module = "keras.optimizers" if public else base.__module__
+    attributes = {"_hvd_reduction": reduction, "__module__": module}
+    return subclass_of(base, mixin, keras, attributes)
+
+
+def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: bool) -> float:
+    """Makes the optimizer accumulate; returns what its average is to be multiplied by."""
     if passes == 1:
         return 1.0
     own = optimizer.gradient_accumulation_steps
@@ -224,37 +223,17 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: boo
     return 1.0 if average else float(passes)
 
 
-def adds_up_slices(optimizer: keras.optimizers.Optimizer) -> bool:
+def adds_up_slices(optimizer: Any) -> bool:
     """Whether it does the same with several slices of one index as with their sum."""
-    clips = ("clipnorm", "global_clipnorm", "clipvalue")
-    return isinstance(optimizer, keras.optimizers.SGD) and not any(
-        getattr(optimizer, name, None) for name in clips
-    )
+    if any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue")):
+        return False
+    # Optimizers of Keras 2 begin with adding up.
+    return _versions.is_keras2(optimizer) or isinstance(optimizer, keras.optimizers.SGD)
 
 
-def is_distributed(optimizer: Any) -> bool:
-    """Returns whether the optimizer, or the one that it scales the loss for, is distributed."""
-    return distributed_in(optimizer) is not None
+class Keras3Mixin(DistributedMixin):
+    """What a distributed optimizer of Keras 3 does differently from its base class."""
 
-
-def distributed_in(optimizer: Any) -> DistributedMixin | None:
-    """Returns the distributed optimizer that this is, or that it scales the loss for."""
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
-    return optimizer if isinstance(optimizer, DistributedMixin) else None
-
-
-if TYPE_CHECKING:
-    _Optimizer: Any = keras.optimizers.Optimizer
-else:
-    _Optimizer = object  # the optimizer's own class is the next base
-
-
-class DistributedMixin(_Optimizer):
-    """What a distributed optimizer does differently from its base class."""
-
-    _hvd_reduction: Reduction
-    _hvd_local_or_none: _Local | None = None
     # Keras averages the gradients of several batches; multiplied by this they may be their sum.
     _hvd_accumulated_scale = 1.0
     # Set while `apply` is to leave the gradients alone, since they are reduced already.
@@ -272,32 +251,11 @@ class DistributedMixin(_Optimizer):
             grads = self.hvd_reduce(grads, variables)
         super().apply(grads, trainable_variables)
 
-    @property
-    def _hvd_local(self) -> _Local:
-        # Not made by __init__: Keras makes copies of the optimizer with from_config.
-        if self._hvd_local_or_none is None:
-            object.__setattr__(self, "_hvd_local_or_none", _Local())
-        return cast(_Local, self._hvd_local_or_none)
-
-    def register_local_var(self, var: Any) -> None:
-        """Leaves the variable to each rank: its gradients are not reduced."""
-        self._hvd_local.variables.append(var)
-
-    @property
-    def hvd_local_variables(self) -> list[Any]:
-        """The variables that are left to each rank."""
-        return self._hvd_local.all()
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """The ranks among which gradients are reduced."""
-        return self._hvd_reduction.process_set
-
     def hvd_reduce(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces what has to be reduced at every batch."""
         check_not_reduced(grads, self._hvd_reduction.op)
         if not self.hvd_accumulates:
-            return reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
+            return self._hvd_reduced_by_ranks(grads, variables)
         # Keras assigns these in every step, so they cannot wait for the update.
         every = [i for i, v in enumerate(variables) if _overwrites(v)]
         if every:
@@ -360,7 +318,7 @@ class DistributedMixin(_Optimizer):
         if variables is None:
             return grads
         object.__setattr__(self, "_hvd_accumulated_for", None)
-        reduced = reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
+        reduced = self._hvd_reduced_by_ranks(grads, variables)
         scale = self._hvd_accumulated_scale
         if scale == 1.0:
             return reduced
@@ -374,38 +332,19 @@ class DistributedMixin(_Optimizer):
         ) % self.gradient_accumulation_steps == 0
 
 
-def distributed_class(base: type, reduction: Reduction, mixin: type | None = None) -> type:
-    """Returns the subclass of ``base`` that reduces, by means of ``DistributedMixin``."""
-    # Keras saves an optimizer under its class's registered or public name. The subclass has to
-    # give the same one, or the saved model would not load without this package.
-    public = getattr(keras.optimizers, base.__name__, None) is base
-    attributes = {
-        "__module__": "keras.optimizers" if public else base.__module__,
-        "__qualname__": base.__qualname__,
-        "__doc__": base.__doc__,
-        "_hvd_reduction": reduction,
-    }
-    subclass = type(base.__name__, (mixin or DistributedMixin, base), attributes)
-    package, separator, registered = keras.saving.get_registered_name(base).partition(">")
-    if separator:
-        register = keras.saving.register_keras_serializable(package, registered)
-        register(subclass)
-        register(base)  # loading gives the base class, as before
-    return subclass
-
-
-def _keras_optimizer(optimizer: Any) -> keras.optimizers.Optimizer:
-    if keras.backend.backend() != "tensorflow":
+def _keras_optimizer(optimizer: Any) -> Any:
+    if isinstance(optimizer, str):
+        optimizer = _versions.default_keras().optimizers.get(optimizer)
+    if not isinstance(optimizer, _versions.optimizer_classes()):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}; expected a "
+            "Keras optimizer (keras.optimizers.SGD, ..., or tf_keras.optimizers.SGD, ...) or its "
+            "name"
+        )
+    if not _versions.is_keras2(optimizer) and keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"Keras runs on the {keras.backend.backend()} backend; hvd_keras needs TensorFlow: set "
             "KERAS_BACKEND=tensorflow before Keras is imported"
-        )
-    if isinstance(optimizer, str):
-        return keras.optimizers.get(optimizer)
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__module__}.{type(optimizer).__name__}; expected a "
-            "Keras 3 optimizer (keras.optimizers.SGD, ...) or its name"
         )
     return optimizer
 

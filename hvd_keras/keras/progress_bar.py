@@ -10,19 +10,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from hvd_keras import world
 from hvd_keras.keras import _peers
-from hvd_keras.keras.optimizer import distributed_in
+from hvd_keras.keras._distributed import distributed_in
 
 __all__ = ["install"]
 
 
 @functools.cache
-def install() -> None:
-    """Changes ``keras.callbacks.CallbackList``, once. Without a distributed optimizer nothing
-    changes."""
+def install(keras: Any) -> None:
+    """Changes the ``callbacks.CallbackList`` of a Keras module, once. Without a distributed
+    optimizer nothing changes."""
     cls = keras.callbacks.CallbackList
     cls.__init__ = _on_first_rank(cls.__init__)
 

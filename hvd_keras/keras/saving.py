@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from hvd_keras import world
 from hvd_keras.compression import Compression
-from hvd_keras.keras import _peers, legacy_h5
-from hvd_keras.keras.optimizer import DistributedOptimizer, is_distributed
+from hvd_keras.keras import _peers, _versions, legacy_h5
+from hvd_keras.keras._distributed import is_distributed
+from hvd_keras.keras._file_format import is_hdf5, keras_for, restore_from_folder
+from hvd_keras.keras.optimizer import DistributedOptimizer
 
 __all__ = ["load_model", "save_model", "save_weights"]
 
@@ -39,7 +40,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
     **optimizer_options: Any,
-) -> keras.Model:
+) -> Any:
     """Loads a model and makes its optimizer distributed, with slots and iteration count.
 
     Training goes on exactly where it was. (The random seeds of dropout and the like are not in the
@@ -47,7 +48,9 @@ def load_model(
     with or without this package.
 
     Args:
-        filepath: a ``.keras`` file, or a legacy ``.h5`` file.
+        filepath: a ``.keras`` file, or a legacy ``.h5`` file. What Keras 2 has written is loaded by
+            it if the program has imported it (else by Keras 3, which knows some of it); so are
+            SavedModel folders. Keras 2 has no slots of legacy optimizers in ``.keras`` files.
         custom_optimizers: optimizer classes that Keras does not know.
         custom_objects: other classes and functions, by name, as for ``keras.saving.load_model``.
         compression: see ``DistributedOptimizer``.
@@ -66,12 +69,16 @@ def load_model(
     world.require_initialized("hvd.load_model()")
     _require_file(filepath)
     objects = {cls.__name__: cls for cls in custom_optimizers or ()} | (custom_objects or {})
-    is_legacy = _is_hdf5(filepath)
+    keras = keras_for(filepath)
+    # Keras 2 reads its files as they should be read.
+    is_legacy = is_hdf5(filepath) and keras is not _versions.tf_keras()
     model = keras.saving.load_model(
         filepath, custom_objects=objects, compile=compile and not is_legacy, safe_mode=safe_mode
     )
     if is_legacy and compile:
         legacy_h5.compile_from_file(model, filepath, objects)
+    if os.path.isdir(filepath) and compile:
+        restore_from_folder(model, filepath)
     for optimizer in _peers.optimizers_of(model):
         if not is_distributed(optimizer):
             DistributedOptimizer(optimizer, compression=compression, **optimizer_options)
@@ -89,7 +96,7 @@ def _require_file(filepath: str | os.PathLike) -> None:
 
 
 def save_model(
-    model: keras.Model, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    model: Any, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
 ) -> None:
     """``model.save(filepath)``, but the file at ``filepath`` is at any time the old or the new one.
 
@@ -112,7 +119,7 @@ def save_model(
 
 
 def save_weights(
-    model: keras.Model, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    model: Any, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
 ) -> None:
     """``model.save_weights(filepath)``, atomically like ``save_model``.
 
@@ -139,7 +146,7 @@ def _replacing(filepath: str | os.PathLike, overwrite: bool, nbytes: int) -> Ite
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_owner()}-", dir=target.parent))
         _in_use.add(folder)
         written = folder / target.name
-        if _is_hdf5(target):
+        if is_hdf5(target):
             _require_space(written, nbytes)
         yield str(written)
         _move(written, target)
@@ -152,7 +159,7 @@ def _replacing(filepath: str | os.PathLike, overwrite: bool, nbytes: int) -> Ite
 
 
 @contextlib.contextmanager
-def _keeping_compile_config(model: keras.Model) -> Iterator[None]:
+def _keeping_compile_config(model: Any) -> Iterator[None]:
     """Saving as ``.h5``, Keras takes the optimizer out of what ``compile`` was given.
 
     A ``.keras`` file that is written later would then have RMSprop, the default, in its place.
@@ -176,16 +183,14 @@ def _require_space(path: Path, nbytes: int) -> None:
     path.unlink()
 
 
-def _nbytes(model: keras.Model) -> int:
+def _nbytes(model: Any) -> int:
     """About the size of the model's file: its variables, and what describes them."""
     optimizer = getattr(model, "optimizer", None)
-    variables = [*getattr(model, "variables", ()), *getattr(optimizer, "variables", ())]
+    variables = list(getattr(model, "variables", ()))
+    if optimizer is not None:
+        variables += _versions.optimizer_variables(optimizer)
     content = sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
     return content + 4096 * len(variables) + 65536
-
-
-def _is_hdf5(path: str | os.PathLike) -> bool:
-    return os.fspath(path).endswith((".h5", ".hdf5"))
 
 
 def _move(written: Path, target: Path) -> None:

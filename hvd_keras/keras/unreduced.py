@@ -12,18 +12,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from hvd_keras import _library, world
-from hvd_keras.keras import _peers
-from hvd_keras.keras.optimizer import is_distributed
+from hvd_keras.keras import _peers, _versions
+from hvd_keras.keras._distributed import is_distributed
 
 __all__ = ["install"]
 
 
 @functools.cache
-def install() -> None:
-    """Changes ``keras.callbacks.CallbackList``, once. With one rank nothing changes."""
+def install(keras: Any) -> None:
+    """Changes the ``callbacks.CallbackList`` of a Keras module, once. With one rank nothing
+    changes."""
     cls = keras.callbacks.CallbackList
     cls.on_train_begin = _looking_at_the_optimizer(cls.on_train_begin)
     cls.on_train_batch_end = _counting(cls.on_train_batch_end)
@@ -36,7 +35,7 @@ def _looking_at_the_optimizer(original: Callable) -> Callable:
         self._hvd_is_unsure = False
         model = getattr(self, "model", None)
         if model is not None and _may_train_alone(model):
-            if type(model).train_step is keras.Model.train_step:
+            if type(model).train_step in [cls.train_step for cls in _versions.both("Model")]:
                 _warn(model)
             else:
                 self._hvd_is_unsure = True
@@ -68,7 +67,7 @@ def _count(callback_list: Any, batch: int) -> None:
         _warn(callback_list.model)
 
 
-def _may_train_alone(model: keras.Model) -> bool:
+def _may_train_alone(model: Any) -> bool:
     if not world.is_initialized() or world.size() == 1:
         return False
     if _peers.is_replicated(model):
@@ -77,7 +76,7 @@ def _may_train_alone(model: keras.Model) -> bool:
     return bool(optimizers) and not any(map(is_distributed, optimizers))
 
 
-def _warn(model: keras.Model) -> None:
+def _warn(model: Any) -> None:
     warnings.warn(
         f"fit() trains the model {model.name!r} on rank {world.rank()} alone: there are "
         f"{world.size()} ranks, but its optimizer ({type(model.optimizer).__name__}) is not "

@@ -12,7 +12,8 @@ from typing import Any
 from hvd_keras.launch import environment
 from hvd_keras.launch.compat import require_alias_is_seen
 from hvd_keras.launch.errors import LaunchError
-from hvd_keras.launch.hosts import check_hosts, parse_hosts
+from hvd_keras.launch.horovod_options import explain_ignored
+from hvd_keras.launch.hosts import check_hosts, parse_hosts, read_hostfile
 from hvd_keras.launch.job import PASSED_ON
 from hvd_keras.launch.local import RunningJob, start
 from hvd_keras.launch.options import make_parser, split_arguments, variables
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    own, command = split_arguments(arguments)
+    own, ignored, command = split_arguments(arguments)
     parser = make_parser()
     parsed = parser.parse_args(own)
     if parsed.help:
@@ -47,8 +48,14 @@ def _run(arguments: Sequence[str]) -> int:
         raise LaunchError(
             "the number of ranks is missing: write -np N, for example hvdrun -np 2 python train.py."
         )
+    if parsed.hosts is not None and parsed.hostfile is not None:
+        raise LaunchError("-H and -hostfile both name the hosts: leave out one of them.")
     if parsed.hosts is not None:
         check_hosts(parse_hosts(parsed.hosts), parsed.num_proc)
+    if parsed.hostfile is not None:
+        check_hosts(read_hostfile(parsed.hostfile), parsed.num_proc)
+    for line in explain_ignored(ignored):
+        print(f"hvdrun: {line}", file=sys.stderr)
     env = {**environment.current_environment(), **variables(parsed)}
     if parsed.compat:
         require_alias_is_seen(command, os.getcwd())

@@ -7,6 +7,8 @@ may look at ``os.environ``; the other functions here are pure.
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,9 @@ IDENTITY_VARIABLES = tuple(f"HVD_{name}" for name in IDENTITY)
 # What decides how many threads a process computes with. TensorFlow reads the first, OpenMP
 # libraries (oneDNN, OpenBLAS, MKL) the second.
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
+
+# Where the ranks write their flight recorders when the job is aborted.
+FLIGHT_RECORDER_VARIABLE = "HVD_FLIGHT_RECORDER_DIR"
 
 # Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
@@ -34,6 +39,18 @@ def without_identity(env: Mapping[str, str]) -> dict[str, str]:
     """
     identity = {f"{prefix}_{name}" for name in IDENTITY for prefix in ("HVD", "HOROVOD")}
     return {name: value for name, value in env.items() if name not in identity}
+
+
+def with_flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` with a folder for the job's flight recorders, which a rank makes when it needs it.
+
+    Nobody can guess its name, so nobody can have put something in the way.
+    """
+    for name in (FLIGHT_RECORDER_VARIABLE, "HOROVOD_FLIGHT_RECORDER_DIR"):
+        if env.get(name, "").strip():
+            return {**env, FLIGHT_RECORDER_VARIABLE: env[name].strip()}
+    folder = f"hvd-flight-recorder-{secrets.token_hex(8)}"
+    return {**env, FLIGHT_RECORDER_VARIABLE: os.path.join(tempfile.gettempdir(), folder)}
 
 
 def with_alias(env: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Parsing and checking of ``-H host:slots,...``."""
+"""Parsing and checking of ``-H host:slots,...`` and of host files."""
 
 from __future__ import annotations
 
@@ -28,6 +28,35 @@ def parse_hosts(text: str) -> list[HostSlots]:
     for entry in text.split(","):
         host, slots = _parse_entry(entry.strip(), text)
         slots_of[host] = slots_of.get(host, 0) + slots
+    return [HostSlots(host, slots) for host, slots in slots_of.items()]
+
+
+def read_hostfile(path: str) -> list[HostSlots]:
+    """Returns the hosts of a file with lines ``host slots=N``; ``#`` begins a comment.
+
+    Raises:
+        LaunchError: the file cannot be read, or a line is malformed.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"-hostfile {path}: {error}.") from error
+    slots_of: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots_text = words[1].partition("slots=")[2] if len(words) == 2 else "1"
+        is_number = slots_text.isascii() and slots_text.isdigit() and len(slots_text) < 7
+        if len(words) > 2 or not is_number or int(slots_text) < 1:
+            raise LaunchError(
+                f"-hostfile {path}: line {number} is {line!r}; expected a host and slots=N, "
+                "for example localhost slots=4."
+            )
+        slots_of[words[0]] = slots_of.get(words[0], 0) + int(slots_text)
+    if not slots_of:
+        raise LaunchError(f"-hostfile {path}: it names no host.")
     return [HostSlots(host, slots) for host, slots in slots_of.items()]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from hvd_keras.launch.errors import LaunchError
+from hvd_keras.launch.horovod_options import IGNORED, explain_refused
 from hvd_keras.launch.job import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_REPORT_SECONDS,
@@ -101,6 +102,13 @@ OPTIONS = (
         "HOST:SLOTS,...",
     ),
     Option(
+        "hosts",
+        ("-hostfile", "--hostfile"),
+        "the same from a file, with a line HOST slots=N for each",
+        str,
+        "FILE",
+    ),
+    Option(
         "environment and tuning",
         ("--start-timeout",),
         "seconds to wait in hvd.init() until all ranks are there (HVD_START_TIMEOUT)",
@@ -139,6 +147,40 @@ OPTIONS = (
         "S",
         variable="HVD_DEADLOCK_SECONDS",
         to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--stall-check-warning-time-seconds",),
+        "report collectives in which some ranks have waited this long for others; 0 for never "
+        "(HVD_STALL_CHECK_TIME_SECONDS, default 60)",
+        seconds,
+        "S",
+        variable="HVD_STALL_CHECK_TIME_SECONDS",
+        to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--stall-check-shutdown-time-seconds",),
+        "end the job after this long in such a collective; 0 for never "
+        "(HVD_STALL_SHUTDOWN_TIME_SECONDS, default 0)",
+        seconds,
+        "S",
+        variable="HVD_STALL_SHUTDOWN_TIME_SECONDS",
+        to_variable=_plain,
+    ),
+    Option(
+        "failures and stalls",
+        ("--no-stall-check",),
+        "neither report them nor end the job",
+        variable="HVD_STALL_CHECK_DISABLE",
+        to_variable=lambda value: "1" if value else "",
+    ),
+    Option(
+        "failures and stalls",
+        ("--stall-check",),
+        "report them, whatever HVD_STALL_CHECK_DISABLE says",
+        variable="HVD_STALL_CHECK_DISABLE",
+        to_variable=lambda value: "0" if value else "",
     ),
     Option(
         "failures and stalls",
@@ -205,28 +247,59 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+class Arguments(NamedTuple):
+    """The words of a command line.
+
+    Attributes:
+        own: hvdrun's options.
+        ignored: the flags of horovodrun that were left out of them.
+        command: what is to run.
+    """
+
+    own: list[str]
+    ignored: list[str]
+    command: list[str]
+
+
+def split_arguments(arguments: Sequence[str]) -> Arguments:
     """Parts hvdrun's own arguments from the command, which starts at the first non-option.
 
     A ``--`` before the command is dropped.
+
+    Raises:
+        LaunchError: there is an option of horovodrun that hvdrun cannot do without.
     """
-    with_value = {flag for option in OPTIONS if option.type for flag in option.flags}
+    values = {flag: 1 for option in OPTIONS if option.type for flag in option.flags}
+    of_horovod = {flag: option.values for option in IGNORED for flag in option.flags}
+    own: list[str] = []
+    ignored: list[str] = []
     at = 0
     while at < len(arguments):
         argument = arguments[at]
         if argument == "--":
-            return list(arguments[:at]), list(arguments[at + 1 :])
+            at += 1
+            break
         if not argument.startswith("-") or argument == "-":
             break
-        at += 2 if argument in with_value else 1
-    return list(arguments[:at]), list(arguments[at:])
+        flag, has_value, _ = argument.partition("=")
+        refused = explain_refused(flag)
+        if refused:
+            raise LaunchError(refused)
+        following = 0 if has_value else values.get(flag, of_horovod.get(flag, 0))
+        if flag in of_horovod:
+            ignored.append(flag)
+        else:
+            own += arguments[at : at + 1 + following]
+        at += 1 + following
+    return Arguments(own, ignored, list(arguments[at:]))
 
 
 def variables(parsed: argparse.Namespace) -> dict[str, str]:
     """The environment variables that the options ask for."""
     values = ((option, getattr(parsed, option.dest)) for option in OPTIONS if option.variable)
-    return {
-        option.variable: option.to_variable(value)
+    texts = (
+        (option.variable, option.to_variable(value))
         for option, value in values
         if option.variable and value is not None
-    }
+    )
+    return {variable: text for variable, text in texts if text}

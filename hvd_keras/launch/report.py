@@ -13,7 +13,9 @@ from hvd_keras.launch.job import Job, JobResult, RankResult
 from hvd_keras.launch.processes import shell_exit_code, signal_name
 
 # How a collective says that it failed because another rank is gone (ops/transport/shm).
-_LOST_PEER = re.compile(r"\brank \d+ (\(pid \d+\) died;|has left the job )")
+_LOST_PEER = re.compile(
+    r"\brank \d+ (\(host .*, pid \d+\) (died: |failed with )|has left the job )"
+)
 _TAIL_LINES = 30
 _LONGEST_TRACEBACK = 120
 # A traceback that was printed longer before the end is not what ended the process.
@@ -101,13 +103,27 @@ def _exit_code(ranks: Sequence[EndedRank], ending: Ending | None, first: EndedRa
 
 
 def summary(
-    job: Job, ranks: Sequence[EndedRank], ending: Ending | None, running: Sequence[int] = ()
+    job: Job,
+    ranks: Sequence[EndedRank],
+    ending: Ending | None,
+    running: Sequence[int] = (),
+    flight_recorder: str | None = None,
 ) -> list[str]:
     """The last lines for the user, the most telling one last; none if all went well.
 
     Args:
         running: the ranks that were still running when the job's time was up.
+        flight_recorder: the folder with the ranks' flight recorders, if they have written them.
     """
+    lines = _summary(job, ranks, ending, running)
+    if lines and flight_recorder:
+        lines.insert(-1, f"hvdrun: what each rank did last: hvd-diagnose {flight_recorder}")
+    return lines
+
+
+def _summary(
+    job: Job, ranks: Sequence[EndedRank], ending: Ending | None, running: Sequence[int]
+) -> list[str]:
     if ending is None or ending.cause in ("done", "orphaned"):
         return []
     if ending.cause == "failure":

@@ -33,6 +33,7 @@ from hvd_keras.launch.command import explain_exec_error
 from hvd_keras.launch.ending import Ending, Step
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.job import PASSED_ON, Job
+from hvd_keras.launch.obituary import write_obituary
 from hvd_keras.launch.output import RankStream
 from hvd_keras.launch.pump import OutputPump
 
@@ -65,6 +66,9 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._output = OutputPump(job, self._selector, self._on_lost_output)
         self._ranks: list[_Rank] = []
+        self._segment_fd = -1
+        self._flight_recorder = ""
+        self._started = time.time()
         self._ending: Ending | None = None
         self._deadline = time.monotonic() + job.timeout if job.timeout else float("inf")
         self._interrupts = 0
@@ -92,9 +96,10 @@ class Supervisor:
     # Starting
 
     def _start_ranks(self) -> None:
-        segment_fd = os.memfd_create("hvd", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        segment = f"/proc/{os.getpid()}/fd/{segment_fd}"
-        base = environment.current_environment()
+        self._segment_fd = os.memfd_create("hvd", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        segment = f"/proc/{os.getpid()}/fd/{self._segment_fd}"
+        base = environment.with_flight_recorder(environment.current_environment())
+        self._flight_recorder = base[environment.FLIGHT_RECORDER_VARIABLE]
         cores = len(os.sched_getaffinity(0))
         size = self._job.num_proc
         if self._job.verbose:
@@ -219,6 +224,7 @@ class Supervisor:
                     rank.returncode = os.waitstatus_to_exitcode(status)
                     rank.process.returncode = rank.returncode
                     rank.ended_at = time.monotonic()
+                    write_obituary(self._segment_fd, rank.rank, rank.returncode)
 
     # Ending
 
@@ -278,11 +284,21 @@ class Supervisor:
         """Writes what is left of the output, then the summary, and sends the result."""
         self._output.drain()
         ranks = [self._ended(rank) for rank in self._ranks]
-        for line in report.summary(self._job, ranks, self._ending, self._late):
+        recorder = self._flight_recorder if self._has_flight_record() else None
+        for line in report.summary(self._job, ranks, self._ending, self._late, recorder):
             self._output.say(line)
         self._flush()
         result = report.make_result(ranks, self._ending)
         self._send({"event": "end", "result": result.to_dict()})
+
+    def _has_flight_record(self) -> bool:
+        """Whether a rank of this job has written its flight recorder."""
+        with contextlib.suppress(OSError), os.scandir(self._flight_recorder) as entries:
+            return any(
+                entry.name.startswith("rank-") and entry.stat().st_mtime >= self._started
+                for entry in entries
+            )
+        return False
 
     def _ended(self, rank: _Rank) -> report.EndedRank:
         returncode = -signal.SIGKILL if rank.returncode is None else rank.returncode

@@ -26,6 +26,7 @@ from hvd_keras.collectives import (
     size_op,
 )
 from hvd_keras.compression import Compression
+from hvd_keras.diagnostics.flight_recorder import dump_flight_recorder
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.objects import (
     allgather_object,
@@ -97,6 +98,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_global_variables",
     "broadcast_variables",
+    "dump_flight_recorder",
     "cross_rank",
     "cross_size",
     "grouped_allreduce",

@@ -63,7 +63,6 @@ def DistributedOptimizer(
             reduction,
             backward_passes_per_step,
             average_aggregated_gradients,
-            scale_local_gradients,
         )
 
     from hvd_keras.keras.optimizer import DistributedOptimizer as wrap  # late: it imports Keras

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +18,7 @@ from hvd_keras.process_sets import ProcessSet, global_process_set
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
-class DistributedGradientTape:
+class DistributedGradientTape(tf.GradientTape):
     """Wraps a ``tf.GradientTape``; ``gradient`` returns what all ranks' gradients reduce to.
 
     Example::
@@ -133,6 +135,20 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
 
+def _of_wrapped_tape(name: str) -> Callable:
+    @functools.wraps(getattr(tf.GradientTape, name))
+    def method(self: DistributedGradientTape, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._tape, name)(*args, **kwargs)
+
+    return method
+
+
+# A tf.GradientTape for whoever asks, but one whose state is the wrapped tape's.
+for _name, _member in vars(tf.GradientTape).items():
+    if callable(_member) and _name not in vars(DistributedGradientTape) and _name[:2] != "__":
+        setattr(DistributedGradientTape, _name, _of_wrapped_tape(_name))
+
+
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -154,7 +170,7 @@ def PartialDistributedGradientTape(
 
     The other arguments are those of ``DistributedGradientTape``.
     """
-    from hvd_keras.keras.optimizer import as_layers  # which needs Keras
+    from hvd_keras.keras._distributed import as_layers  # which needs Keras
 
     tape = DistributedGradientTape(
         gradtape,

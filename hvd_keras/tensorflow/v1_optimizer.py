@@ -40,8 +40,6 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         reduction: how gradients are reduced; None for their average.
         backward_passes_per_step: k, 1 or more.
         average_aggregated_gradients: divide the sum of k gradients by k.
-        scale_local_gradients: divide the gradients of variables that ``register_local_var`` was
-            told of by the number of ranks, which is what the others' are divided by.
 
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.
@@ -56,7 +54,6 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         reduction: Reduction | None = None,
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
-        scale_local_gradients: bool = True,
     ) -> None:
         world.require_initialized("hvd.DistributedOptimizer")
         _check(optimizer, backward_passes_per_step)
@@ -67,15 +64,14 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         self._reduction = reduction or Reduction()
         self._passes = int(backward_passes_per_step)
         self._average_passes = average_aggregated_gradients
-        self._scale_local = scale_local_gradients
-        self._local_ids: set[int] = set()
+        self._local_variables: list[Any] = []
         self._has_reduced = False
         # By graph, since one optimizer may serve several: (is this run the one that applies?, sums)
         self._accumulators: dict[Any, tuple[tf.Tensor, list[Any]]] = {}
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves the gradients of ``var`` as they are on each rank (divided by their number)."""
-        self._local_ids.add(id(var))
+        """Leaves ``var`` to each rank: its gradients are not reduced."""
+        self._local_variables.append(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> GradsAndVars:
         """Returns pairs of reduced gradient and variable; arguments as for the wrapped one's."""
@@ -135,17 +131,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):
         return self._optimizer.variables(*args, **kwargs)
 
     def _reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        results = list(grads)
-        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local_ids]
-        reduced = reduce_gradients(
-            [grads[i] for i in shared], [variables[i] for i in shared], self._reduction
-        )
-        for i, grad in zip(shared, reduced, strict=True):
-            results[i] = grad
-        if self._scale_local:
-            for i in set(range(len(results))) - set(shared):
-                results[i] = _scaled(results[i], 1.0 / self._reduction.process_set.size())
-        return results
+        return reduce_gradients(grads, variables, self._reduction, self._local_variables)
 
     def _accumulate(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Adds the gradients to sums, and reduces those in every k-th run."""
@@ -240,12 +226,3 @@ def _local_variable(name: str, value: tf.Tensor) -> Any:
 
 def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def _scaled(grad: Any, factor: float) -> Any:
-    if grad is None:
-        return None
-    if isinstance(grad, tf.IndexedSlices):
-        values = grad.values * tf.cast(factor, grad.values.dtype)
-        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
-    return grad * tf.cast(factor, grad.dtype)

@@ -12,11 +12,12 @@
 namespace hvd {
 
 Engine::Engine(int rank, int size, CommunicatorFactory make_communicator,
-               std::unique_ptr<Scheduler> scheduler)
+               std::unique_ptr<Scheduler> scheduler, FlightRing* flight_ring)
     : rank_(rank),
       size_(size),
       make_communicator_(std::move(make_communicator)),
-      scheduler_(std::move(scheduler)) {
+      scheduler_(std::move(scheduler)),
+      recorder_(flight_ring) {
   sets_[0].resize(size);
   std::iota(sets_[0].begin(), sets_[0].end(), 0);
   thread_ = std::thread([this] { Run(); });
@@ -45,8 +46,7 @@ void Engine::Recount(const Assignment& assignment) {
   }
 }
 
-MatchKey Engine::NextKey(const Request& request) {
-  const uint64_t occurrence = occurrences_[OccurrenceName(request)]++;
+MatchKey Engine::KeyOf(const Request& request, uint64_t occurrence) {
   uint64_t h = HashMix(static_cast<uint64_t>(request.process_set), occurrence);
   return {HashString(h, request.name), HashString(~h, request.name)};
 }
@@ -106,9 +106,15 @@ Status Engine::Post(std::unique_ptr<Request>* request) {
                            std::to_string(set->first) + ", which has " + RankList(ranks));
   }
   (*request)->fault = ValidateRequest(**request, ranks);
-  Announcement announcement{NextKey(**request), Fingerprint(**request), ranks, std::move(*request)};
+  const uint64_t occurrence = occurrences_[OccurrenceName(**request)]++;
+  const uint64_t fingerprint = Fingerprint(**request);
+  const uint64_t record = recorder_.Posted(**request, occurrence, fingerprint);
+  (*request)->record = record;
+  const MatchKey key = KeyOf(**request, occurrence);
+  Announcement announcement{key, fingerprint, ranks, std::move(*request)};
   const Status status = scheduler_->Post(&announcement);
   *request = std::move(announcement.request);
+  if (!status.ok()) recorder_.Ended(record, status.code());
   return status;
 }
 
@@ -123,6 +129,7 @@ void Engine::Run() {
     Assignment assignment;
     status = scheduler_->Next(&assignment);
     if (!status.ok()) break;
+    recorder_.Started(assignment.request->record);
     Status result = Execute(assignment);
     Finish(std::move(assignment), result);
   }
@@ -135,6 +142,7 @@ void Engine::Finish(Assignment assignment, const Status& status) {
   // The place on the board first: `done` may lead to the next request at once.
   scheduler_->Complete(assignment.handle);
   Recount(assignment);
+  recorder_.Ended(assignment.request->record, status.code());
   assignment.request->done(status);
 }
 
@@ -149,7 +157,10 @@ void Engine::FailAll(const Status& status) {
                              ? Aborted("hvd.shutdown() was called on rank " +
                                        std::to_string(rank_) + " while this collective was pending")
                              : status;
-  for (auto& request : scheduler_->Drain()) request->done(pending);
+  for (auto& request : scheduler_->Drain()) {
+    recorder_.Ended(request->record, pending.code());
+    request->done(pending);
+  }
 }
 
 void Engine::Shutdown() {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ops/core/communicator.h"
+#include "ops/core/recorder.h"
 #include "ops/core/request.h"
 #include "ops/core/scheduler.h"
 
@@ -39,7 +40,7 @@ class Engine {
  public:
   // Process set 0 has all ranks.
   Engine(int rank, int size, CommunicatorFactory make_communicator,
-         std::unique_ptr<Scheduler> scheduler);
+         std::unique_ptr<Scheduler> scheduler, FlightRing* flight_ring = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -70,7 +71,7 @@ class Engine {
   void FailAll(const Status& status);
   Status Execute(const Assignment& assignment);
   Communicator* CommunicatorOf(const std::vector<int>& ranks);
-  MatchKey NextKey(const Request& request);
+  static MatchKey KeyOf(const Request& request, uint64_t occurrence);
   static std::string OccurrenceName(const Request& request);
   // Makes the ranks count alike again where some made calls in which others took no part: starts
   // anew after a join, and takes back calls that could not complete.
@@ -81,6 +82,7 @@ class Engine {
   const int size_;
   const CommunicatorFactory make_communicator_;
   const std::unique_ptr<Scheduler> scheduler_;
+  FlightRecorder recorder_;
   std::map<std::vector<int>, std::shared_ptr<Communicator>> communicators_;  // engine's thread only
 
   std::mutex mutex_;  // guards what follows

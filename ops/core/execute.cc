@@ -84,16 +84,20 @@ Status AllocateTogether(const Execution& e, const std::vector<std::vector<int64_
   Request& request = *e.assignment.request;
   const int members = e.communicator->size();
   const Status allocated = request.allocate(rows, &request.pieces);
-  const uint8_t failed = allocated.ok() ? 0 : 1;
+  const auto failed = static_cast<uint8_t>(allocated.code());
   std::vector<uint8_t> failures(members);
   HVD_RETURN_IF_ERROR(e.communicator->Allgather(
       e.assignment.ticket, {{&failed, failures.data(), std::vector<int64_t>(members, 1)}}));
   HVD_RETURN_IF_ERROR(allocated);
   for (int m = 0; m < members; ++m) {
     if (!failures[m]) continue;
-    return ResourceExhausted("rank " + std::to_string(e.assignment.ranks[m]) +
-                             " could not allocate the output of " + Name(request.kind) + " '" +
-                             request.name + "'");
+    const std::string who = "rank " + std::to_string(e.assignment.ranks[m]);
+    const std::string what = std::string(Name(request.kind)) + " '" + request.name + "'";
+    if (static_cast<Code>(failures[m]) == Code::kInvalidArgument) {
+      return InvalidArgument(who + " was made for another output of " + what +
+                             " than the ranks' tensors give; its own error says more");
+    }
+    return ResourceExhausted(who + " could not allocate the output of " + what);
   }
   return Status::Ok();
 }
@@ -128,14 +132,6 @@ Status Allgather(const Execution& e) {
     for (int64_t& bytes : buffers[p].bytes) bytes *= RowBytes(piece, request.dtype);
   }
   return e.communicator->Allgather(e.assignment.ticket, buffers);
-}
-
-// The rows of each member of the process set: as equal as can be, the first ones get one more.
-std::vector<int64_t> ShareOutRows(int64_t rows, size_t members) {
-  const auto count = static_cast<int64_t>(members);
-  std::vector<int64_t> shares(members, rows / count);
-  for (int64_t m = 0; m < rows % count; ++m) ++shares[m];
-  return shares;
 }
 
 Status Reducescatter(const Execution& e) {
@@ -193,6 +189,13 @@ Status Join(const Execution& e) {
 }
 
 }  // namespace
+
+std::vector<int64_t> ShareOutRows(int64_t rows, size_t members) {
+  const auto count = static_cast<int64_t>(members);
+  std::vector<int64_t> shares(members, rows / count);
+  for (int64_t m = 0; m < rows % count; ++m) ++shares[m];
+  return shares;
+}
 
 Status ExecuteCollective(const Execution& e) {
   switch (e.assignment.request->kind) {

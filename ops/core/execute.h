@@ -2,6 +2,8 @@
 #ifndef HVD_CORE_EXECUTE_H_
 #define HVD_CORE_EXECUTE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "ops/core/communicator.h"
@@ -18,6 +20,10 @@ struct Execution {
 };
 
 Status ExecuteCollective(const Execution& execution);
+
+// How a reducescatter shares `rows` out: the rows of each member of a process set, as equal as can
+// be, the first ones get one more.
+std::vector<int64_t> ShareOutRows(int64_t rows, size_t members);
 
 // The error of ranks that announced different things: who sent what. All of them call it.
 Status ExplainMismatch(const Execution& execution);

@@ -61,6 +61,9 @@ Status ValidateRequest(const Request& request, const std::vector<int>& ranks) {
     HVD_RETURN_IF_ERROR(
         CheckReduction(request.dtype, request.reduce_op, request.prescale, request.postscale));
   }
+  if (request.kind == CollectiveKind::kReducescatter && request.reduce_op == ReduceOp::kAdasum) {
+    return InvalidArgument("reducescatter knows no Adasum; use allreduce");
+  }
   if (request.kind == CollectiveKind::kBroadcast &&
       std::find(ranks.begin(), ranks.end(), request.root_rank) == ranks.end()) {
     return InvalidArgument("root_rank " + std::to_string(request.root_rank) +

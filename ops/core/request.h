@@ -59,7 +59,8 @@ struct Request {
 
   // Allgather, alltoall, reducescatter: called once, on the engine's thread; allocates the outputs
   // and stores their addresses in `pieces`. rows[piece] are the first dimensions of an output's
-  // parts: those that come from each member; of a reducescatter this rank's share alone.
+  // parts: those that come from each member; of a reducescatter this rank's share alone. It answers
+  // kInvalidArgument where the outputs are there already, and not of that shape.
   std::function<Status(const std::vector<std::vector<int64_t>>& rows, std::vector<Piece>* pieces)>
       allocate;
 
@@ -69,9 +70,14 @@ struct Request {
   // Called exactly once, on any thread; must not block.
   std::function<void(const Status&)> done;
 
+  // Barrier: how long to wait for the others; 0 for ever.
+  double timeout_seconds = 0;
+
   // A fault that only this rank can see (a type without meaning for the operation, say). The
   // request is announced all the same, so that the other ranks get an error instead of a wait.
   Status fault;
+
+  uint64_t record = 0;  // its number in the flight recorder; the engine's
 };
 
 // Checks what one rank can check alone; `ranks` are the global ranks of the process set.

@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -140,13 +141,15 @@ std::vector<py::bytes> AllgatherBytes(const py::bytes& data, const std::string& 
   return parts;
 }
 
-void Barrier(const std::string& name, int process_set) {
-  Run(std::make_shared<Call>(), NewRequest(CollectiveKind::kBarrier, name, process_set));
+void Barrier(const std::string& name, int process_set, double timeout_seconds) {
+  auto request = NewRequest(CollectiveKind::kBarrier, name, process_set);
+  request->timeout_seconds = timeout_seconds;
+  Run(std::make_shared<Call>(), std::move(request));
 }
 
 void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
           const std::string& segment, double start_timeout, double deadlock_seconds,
-          int64_t chunk_bytes) {
+          double stall_warning_seconds, double stall_shutdown_seconds, int64_t chunk_bytes) {
   WorldConfig config;
   config.rank = rank;
   config.size = size;
@@ -157,6 +160,8 @@ void Init(int rank, int size, int local_rank, int local_size, int cross_rank, in
   config.segment = segment;
   config.start_timeout_seconds = start_timeout;
   config.deadlock_seconds = deadlock_seconds;
+  config.stall_warning_seconds = stall_warning_seconds;
+  config.stall_shutdown_seconds = stall_shutdown_seconds;
   config.chunk_bytes = chunk_bytes;
   Status status;
   {
@@ -193,6 +198,82 @@ std::vector<int> ProcessSetRanks(int id) {
   return ranks;
 }
 
+int RequireRank(const World& world, int rank) {
+  const int size = world.config().size;
+  if (rank >= 0 && rank < size) return rank;
+  RaiseIfError(InvalidArgument("rank " + std::to_string(rank) + " does not exist; there are " +
+                               std::to_string(size)));
+  return 0;
+}
+
+py::dict ToDict(const FlightEntry& entry) {
+  py::dict record;
+  record["number"] = entry.number;
+  record["kind"] = Name(entry.kind);
+  record["name"] = entry.name;
+  record["process_set"] = entry.process_set;
+  record["occurrence"] = entry.occurrence;
+  record["dtype"] = Name(entry.dtype);
+  record["reduce_op"] = Name(entry.reduce_op);
+  record["tensors"] = entry.pieces;
+  record["shape"] = entry.shape;
+  record["bytes"] = entry.bytes;
+  record["fingerprint"] = entry.fingerprint;
+  record["posted_ns"] = entry.posted_ns;
+  record["started_ns"] = entry.started_ns;
+  record["ended_ns"] = entry.ended_ns;
+  record["code"] = entry.code == Code::kOk ? "" : CodeName(entry.code);
+  return record;
+}
+
+std::vector<py::dict> FlightRecords(int rank) {
+  std::shared_ptr<World> world = CurrentWorld();
+  std::vector<py::dict> records;
+  const FlightRing& ring = world->segment().report(RequireRank(*world, rank)).flight_ring;
+  for (const FlightEntry& entry : ReadRecords(ring)) records.push_back(ToDict(entry));
+  return records;
+}
+
+uint32_t WaitForCalls(double seconds) {
+  std::shared_ptr<World> world = CurrentWorld();
+  py::gil_scoped_release release;
+  return world->segment().WaitForCalls(
+      world->config().local_rank, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
+}
+
+void CallWatcher(uint32_t calls) {
+  std::shared_ptr<World> world = CurrentWorld();
+  world->segment().CallWatcher(world->config().local_rank, calls);
+}
+
+void AnswerStack(const std::string& text) {
+  std::shared_ptr<World> world = CurrentWorld();
+  shm::RankReport& report = world->segment().report(world->config().local_rank);
+  const size_t bytes = std::min(text.size(), sizeof(report.stack) - 1);
+  std::memcpy(report.stack, text.data() + text.size() - bytes, bytes);
+  report.stack[bytes] = '\0';
+  report.stack_answers.fetch_add(1, std::memory_order_release);
+}
+
+void AbortForException(const std::string& traceback) {
+  std::shared_ptr<World> world = CurrentWorld();
+  world->segment().AbortForException(world->config().local_rank, traceback);
+}
+
+std::string AbortText() {
+  const Status status = CurrentWorld()->segment().AbortStatus();
+  return status.message();
+}
+
+std::vector<int> Pids() {
+  std::shared_ptr<World> world = CurrentWorld();
+  std::vector<int> pids;
+  for (int rank = 0; rank < world->config().size; ++rank) {
+    pids.push_back(world->segment().line(rank).pid.load());
+  }
+  return pids;
+}
+
 bool IsInitialized() {
   std::shared_ptr<World> world;
   return World::Current(&world).ok();
@@ -227,6 +308,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("local_rank"),
              py::arg("local_size"), py::arg("cross_rank"), py::arg("cross_size"),
              py::arg("segment"), py::arg("start_timeout"), py::arg("deadlock_seconds"),
+             py::arg("stall_warning_seconds"), py::arg("stall_shutdown_seconds"),
              py::arg("chunk_bytes"));
   module.def("shutdown", &World::Shutdown, py::call_guard<py::gil_scoped_release>());
   module.def("is_initialized", &IsInitialized);
@@ -240,9 +322,24 @@ PYBIND11_MODULE(_core, module) {
              py::arg("process_set") = 0);
   module.def("allgather_bytes", &AllgatherBytes, py::arg("data"), py::arg("name"),
              py::arg("process_set") = 0);
-  module.def("barrier", &Barrier, py::arg("name"), py::arg("process_set") = 0);
+  module.def("barrier", &Barrier, py::arg("name"), py::arg("process_set") = 0,
+             py::arg("timeout_seconds") = 0.0);
   module.def("add_process_set", &AddProcessSet, py::arg("id"), py::arg("ranks"));
   module.def("remove_process_set", &RemoveProcessSet, py::arg("id"));
   module.def("process_set_ranks", &ProcessSetRanks, py::arg("id"));
   module.def("stats", &Stats);
+
+  // For hvd_keras.diagnostics.
+  module.attr("CALL_STACK") = static_cast<uint32_t>(shm::kCallStack);
+  module.attr("CALL_DUMP") = static_cast<uint32_t>(shm::kCallDump);
+  module.attr("CALL_ABORT") = static_cast<uint32_t>(shm::kCallAbort);
+  module.attr("CALL_RETURN") = static_cast<uint32_t>(shm::kCallReturn);
+  module.def("wait_for_calls", &WaitForCalls, py::arg("seconds"));
+  module.def("call_watcher", &CallWatcher, py::arg("calls"));
+  module.def("call_watcher_on_signal", &World::CallWatcherOnSignal, py::arg("signum"));
+  module.def("answer_stack", &AnswerStack, py::arg("text"));
+  module.def("abort_for_exception", &AbortForException, py::arg("traceback"));
+  module.def("abort_text", &AbortText);
+  module.def("flight_records", &FlightRecords, py::arg("rank"));
+  module.def("pids", &Pids);
 }

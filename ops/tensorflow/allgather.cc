@@ -14,9 +14,7 @@ REGISTER_OP("HvdAllgather")
     .Output("outputs: N * T")
     .Attr("N: int >= 1")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       for (int i = 0; i < context->num_inputs(); ++i) {
         ShapeHandle shape;

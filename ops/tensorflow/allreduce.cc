@@ -11,9 +11,7 @@ REGISTER_OP("HvdAllreduce")
     .Output("outputs: N * T")
     .Attr("N: int >= 1")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .HVD_REDUCTION_ATTRS.Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.HVD_REDUCTION_ATTRS.SetIsStateful()
     .SetShapeFn(SameShapes)
     .Doc(R"doc(
 Reduces tensors element by element over all ranks of a process set; every rank gets the result.

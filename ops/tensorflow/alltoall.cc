@@ -16,9 +16,7 @@ REGISTER_OP("HvdAlltoall")
     .Output("output: T")
     .Output("received_splits: int64")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       ShapeHandle shape, splits;
       TF_RETURN_IF_ERROR(context->WithRankAtLeast(context->input(0), 1, &shape));

@@ -20,6 +20,40 @@ using tensorflow::Tensor;
 // once, so that the names can be used again after a while and stay few.
 constexpr int64_t kLoopNames = 256;
 
+absl::StatusCode ToAbsl(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return absl::StatusCode::kOk;
+    case Code::kInvalidArgument:
+      return absl::StatusCode::kInvalidArgument;
+    case Code::kFailedPrecondition:
+      return absl::StatusCode::kFailedPrecondition;
+    case Code::kAborted:
+      return absl::StatusCode::kAborted;
+    case Code::kDeadlineExceeded:
+      return absl::StatusCode::kDeadlineExceeded;
+    case Code::kResourceExhausted:
+      return absl::StatusCode::kResourceExhausted;
+    case Code::kUnavailable:
+      return absl::StatusCode::kUnavailable;
+    case Code::kInternal:
+      return absl::StatusCode::kInternal;
+  }
+  return absl::StatusCode::kInternal;
+}
+
+// Large outputs are fresh pages, and to make them one by one, 4 KiB at a time, can cost as much as
+// the collective itself. A hint: where the kernel does not take it, nothing is lost.
+void AdviseHugePages(void* memory, int64_t bytes) {
+  constexpr uintptr_t kHugePage = 2 << 20;
+  const uintptr_t begin =
+      (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 bool ToDataType(tensorflow::DataType from, DataType* to) {
   switch (from) {
     case tensorflow::DT_BOOL:
@@ -66,40 +100,6 @@ bool ToDataType(tensorflow::DataType from, DataType* to) {
   }
 }
 
-absl::StatusCode ToAbsl(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return absl::StatusCode::kOk;
-    case Code::kInvalidArgument:
-      return absl::StatusCode::kInvalidArgument;
-    case Code::kFailedPrecondition:
-      return absl::StatusCode::kFailedPrecondition;
-    case Code::kAborted:
-      return absl::StatusCode::kAborted;
-    case Code::kDeadlineExceeded:
-      return absl::StatusCode::kDeadlineExceeded;
-    case Code::kResourceExhausted:
-      return absl::StatusCode::kResourceExhausted;
-    case Code::kUnavailable:
-      return absl::StatusCode::kUnavailable;
-    case Code::kInternal:
-      return absl::StatusCode::kInternal;
-  }
-  return absl::StatusCode::kInternal;
-}
-
-// Large outputs are fresh pages, and to make them one by one, 4 KiB at a time, can cost as much as
-// the collective itself. A hint: where the kernel does not take it, nothing is lost.
-void AdviseHugePages(void* memory, int64_t bytes) {
-  constexpr uintptr_t kHugePage = 2 << 20;
-  const uintptr_t begin =
-      (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-}  // namespace
-
 absl::Status ToTensorflow(const Status& status) {
   return absl::Status(ToAbsl(status.code()), status.message());
 }
@@ -108,6 +108,7 @@ CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* context)
     : AsyncOpKernel(context) {
   OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
   OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+  OP_REQUIRES_OK(context, context->GetAttr("numbered_passes", &numbered_passes_));
   if (tensor_name_.empty()) tensor_name_ = name();
 }
 
@@ -117,7 +118,8 @@ std::unique_ptr<Request> CollectiveKernel::NewRequest(OpKernelContext* context,
   request->kind = kind;
   request->name = tensor_name_;
   const int64_t iteration = context->frame_iter().iter_id;
-  if (iteration > 0) request->name += "@" + std::to_string(iteration % kLoopNames);
+  if (numbered_passes_ && iteration > 0)
+    request->name += "@" + std::to_string(iteration % kLoopNames);
   request->process_set = process_set_;
   if (context->num_inputs() == 0) return request;
 

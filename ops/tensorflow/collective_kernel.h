@@ -18,6 +18,12 @@ namespace hvd::tf {
   "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, " \
   "double}"
 
+// What every collective has. numbered_passes: whether passes of a loop may run side by side, on
+// each rank in an order of its own, so that each needs a name of its own; false where they cannot,
+// which makes the names those that a function compiled by XLA uses, where no pass has a number.
+#define HVD_CALL_ATTRS \
+  Attr("tensor_name: string = ''").Attr("process_set: int = 0").Attr("numbered_passes: bool = true")
+
 // An asynchronous kernel: it submits a request and returns; the engine's thread calls `done`.
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
@@ -45,12 +51,16 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
  private:
   std::string tensor_name_;
   int process_set_ = 0;
+  bool numbered_passes_ = true;
 };
 
 // Each output has the shape of its input.
 absl::Status SameShapes(tensorflow::shape_inference::InferenceContext* context);
 
 absl::Status ToTensorflow(const Status& status);
+
+// Whether tensors of the type can travel, and as what.
+bool ToDataType(tensorflow::DataType from, DataType* to);
 
 // The attributes of a reduction.
 #define HVD_REDUCTION_ATTRS                                                        \

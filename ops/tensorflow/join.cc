@@ -9,9 +9,7 @@ namespace {
 
 REGISTER_OP("HvdJoin")
     .Output("last_rank: int32")
-    .Attr("tensor_name: string = 'join'")
-    .Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
       context->set_output(0, context->Scalar());
       return absl::OkStatus();

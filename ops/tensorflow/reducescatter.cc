@@ -14,9 +14,7 @@ REGISTER_OP("HvdReducescatter")
     .Output("outputs: N * T")
     .Attr("N: int >= 1")
     .Attr("T: " HVD_ALL_TYPES)
-    .Attr("tensor_name: string = ''")
-    .HVD_REDUCTION_ATTRS.Attr("process_set: int = 0")
-    .SetIsStateful()
+    .HVD_CALL_ATTRS.HVD_REDUCTION_ATTRS.SetIsStateful()
     .SetShapeFn([](InferenceContext* context) {
       for (int i = 0; i < context->num_inputs(); ++i) {
         ShapeHandle shape;
@@ -44,9 +42,6 @@ class ReducescatterKernel : public CollectiveKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     auto request = NewRequest(context, CollectiveKind::kReducescatter);
     reduction_.CopyTo(request.get());
-    if (reduction_.op == ReduceOp::kAdasum) {
-      request->fault = InvalidArgument("reducescatter knows no Adasum; use allreduce");
-    }
     AllocateOutputsByRows(context, request.get());
     Submit(context, std::move(request), std::move(done));
   }

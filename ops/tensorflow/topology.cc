@@ -1,11 +1,10 @@
 // HvdRank, HvdSize, HvdLocalRank, HvdLocalSize, HvdProcessSetIncluded: what the world looks like
 // when the graph runs, which may be another process than the one that built it.
-#include <algorithm>
-#include <functional>
-#include <vector>
+#include "ops/world/topology.h"
 
-#include "ops/tensorflow/collective_kernel.h"
-#include "ops/world/world.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
 
 namespace hvd::tf {
 namespace {
@@ -49,82 +48,34 @@ REGISTER_OP("HvdProcessSetIncluded")
         "1 if this rank is in the process set, else 0; -1 before hvd.init(), -3 if it does not "
         "exist.");
 
-constexpr int kNotInitialized = -1;
-constexpr int kUnknownProcessSet = -3;
-
-// Writes one number that is computed from the world when the graph runs.
-class WorldKernel : public OpKernel {
+// Writes one number that is looked up when the graph runs.
+template <Topology what>
+class TopologyKernel : public OpKernel {
  public:
-  WorldKernel(OpKernelConstruction* context, std::function<int(World*)> value)
-      : OpKernel(context), value_(std::move(value)) {}
+  explicit TopologyKernel(OpKernelConstruction* context) : OpKernel(context) {
+    if (context->HasAttr("process_set")) {
+      OP_REQUIRES_OK(context, context->GetAttr("process_set", &process_set_));
+    }
+  }
 
   void Compute(OpKernelContext* context) override {
     tensorflow::Tensor* output = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape({}), &output));
-    std::shared_ptr<World> world;
-    const bool initialized = World::Current(&world).ok();
-    output->scalar<int32_t>()() = initialized ? value_(world.get()) : kNotInitialized;
+    output->scalar<int32_t>()() = TopologyNow(what, process_set_);
   }
 
  private:
-  const std::function<int(World*)> value_;
+  int process_set_ = 0;
 };
 
-class RankKernel : public WorldKernel {
- public:
-  explicit RankKernel(OpKernelConstruction* context)
-      : WorldKernel(context, [](World* world) { return world->config().rank; }) {}
-};
+#define HVD_REGISTER_TOPOLOGY(op, what) \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), TopologyKernel<Topology::what>)
 
-class LocalRankKernel : public WorldKernel {
- public:
-  explicit LocalRankKernel(OpKernelConstruction* context)
-      : WorldKernel(context, [](World* world) { return world->config().local_rank; }) {}
-};
-
-class LocalSizeKernel : public WorldKernel {
- public:
-  explicit LocalSizeKernel(OpKernelConstruction* context)
-      : WorldKernel(context, [](World* world) { return world->config().local_size; }) {}
-};
-
-// Applies `value` to the ranks of the process set named by the attribute.
-std::function<int(World*)> OfProcessSet(
-    OpKernelConstruction* context,
-    std::function<int(World*, const std::vector<int>& ranks)> value) {
-  int process_set = 0;
-  const absl::Status read = context->GetAttr("process_set", &process_set);
-  if (!read.ok()) context->SetStatus(read);
-  return [process_set, value = std::move(value)](World* world) {
-    std::vector<int> ranks;
-    if (!world->engine().GetProcessSet(process_set, &ranks).ok()) return kUnknownProcessSet;
-    return value(world, ranks);
-  };
-}
-
-class SizeKernel : public WorldKernel {
- public:
-  explicit SizeKernel(OpKernelConstruction* context)
-      : WorldKernel(context, OfProcessSet(context, [](World*, const std::vector<int>& ranks) {
-                      return static_cast<int>(ranks.size());
-                    })) {}
-};
-
-class ProcessSetIncludedKernel : public WorldKernel {
- public:
-  explicit ProcessSetIncludedKernel(OpKernelConstruction* context)
-      : WorldKernel(context, OfProcessSet(context, [](World* world, const std::vector<int>& ranks) {
-                      const int rank = world->config().rank;
-                      return std::binary_search(ranks.begin(), ranks.end(), rank) ? 1 : 0;
-                    })) {}
-};
-
-REGISTER_KERNEL_BUILDER(Name("HvdRank").Device(tensorflow::DEVICE_CPU), RankKernel);
-REGISTER_KERNEL_BUILDER(Name("HvdLocalRank").Device(tensorflow::DEVICE_CPU), LocalRankKernel);
-REGISTER_KERNEL_BUILDER(Name("HvdLocalSize").Device(tensorflow::DEVICE_CPU), LocalSizeKernel);
-REGISTER_KERNEL_BUILDER(Name("HvdSize").Device(tensorflow::DEVICE_CPU), SizeKernel);
-REGISTER_KERNEL_BUILDER(Name("HvdProcessSetIncluded").Device(tensorflow::DEVICE_CPU),
-                        ProcessSetIncludedKernel);
+HVD_REGISTER_TOPOLOGY("HvdRank", kRank);
+HVD_REGISTER_TOPOLOGY("HvdLocalRank", kLocalRank);
+HVD_REGISTER_TOPOLOGY("HvdLocalSize", kLocalSize);
+HVD_REGISTER_TOPOLOGY("HvdSize", kSize);
+HVD_REGISTER_TOPOLOGY("HvdProcessSetIncluded", kProcessSetIncluded);
 
 }  // namespace
 }  // namespace hvd::tf

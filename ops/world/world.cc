@@ -1,8 +1,11 @@
 #include "ops/world/world.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <mutex>
 #include <utility>
@@ -30,6 +33,17 @@ struct Process {
 Process& ThisProcess() {
   static Process* process = new Process();
   return *process;
+}
+
+// What the signal handler uses. A segment is unmapped only after it was taken out of here.
+std::atomic<shm::Segment*> g_signal_segment{nullptr};
+std::atomic<int> g_signal_rank{0};
+
+void OnDumpSignal(int) {
+  const int error = errno;
+  shm::Segment* segment = g_signal_segment.load();
+  if (segment != nullptr) segment->CallWatcher(g_signal_rank.load(), shm::kCallDump);
+  errno = error;
 }
 
 int UsableProcessors() {
@@ -92,11 +106,16 @@ Status World::Start(uint64_t generation) {
   };
   engine_ = std::make_unique<Engine>(
       config_.rank, config_.size, std::move(make_communicator),
-      std::make_unique<shm::ShmScheduler>(segment_, waiter_, rank, config_.deadlock_seconds));
+      std::make_unique<shm::ShmScheduler>(
+          segment_, waiter_, rank,
+          shm::Patience{config_.deadlock_seconds, config_.stall_warning_seconds,
+                        config_.stall_shutdown_seconds}),
+      &segment_->report(rank).flight_ring);
   return Status::Ok();
 }
 
 World::~World() {
+  if (g_signal_segment.load() == segment_.get()) g_signal_segment.store(nullptr);
   if (engine_) engine_->Shutdown();
   // Only now: a rank that has left is not waited for by others.
   if (segment_) segment_->line(config_.local_rank).state.store(shm::kLeft);
@@ -129,6 +148,21 @@ void World::Shutdown() {
     process.world.reset();
   }
   world->engine().Shutdown();
+}
+
+bool World::CallWatcherOnSignal(int signum) {
+  std::shared_ptr<World> world;
+  if (!World::Current(&world).ok()) return false;
+  struct sigaction current = {};
+  if (sigaction(signum, nullptr, &current) != 0) return false;
+  const bool is_ours = current.sa_handler == &OnDumpSignal;
+  if (!is_ours && current.sa_handler != SIG_DFL) return false;
+  g_signal_rank.store(world->config_.local_rank);
+  g_signal_segment.store(world->segment_.get());
+  struct sigaction action = {};
+  action.sa_handler = &OnDumpSignal;
+  action.sa_flags = SA_RESTART;
+  return is_ours || sigaction(signum, &action, nullptr) == 0;
 }
 
 Status World::Current(std::shared_ptr<World>* world) {

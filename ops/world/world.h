@@ -23,6 +23,8 @@ struct WorldConfig {
   std::string segment;  // address of the host's shared segment; unused if local_size is 1
   double start_timeout_seconds = 30;
   double deadlock_seconds = 1;
+  double stall_warning_seconds = 60;
+  double stall_shutdown_seconds = 0;
   int64_t chunk_bytes = 256 * 1024;
 };
 
@@ -34,6 +36,10 @@ class World {
   // Leaves the job. Does nothing without Init(), and in a forked child.
   static void Shutdown();
 
+  // Makes a signal call this rank's watcher to write the flight recorder. Does nothing where the
+  // program handles or ignores the signal itself. Returns whether it will.
+  static bool CallWatcherOnSignal(int signum);
+
   // The world, or why there is none.
   static Status Current(std::shared_ptr<World>* world);
 
@@ -44,6 +50,7 @@ class World {
   const WorldConfig& config() const { return config_; }
   Engine& engine() { return *engine_; }
   const shm::Waiter& waiter() const { return *waiter_; }
+  shm::Segment& segment() { return *segment_; }
 
  private:
   explicit World(const WorldConfig& config) : config_(config) {}

@@ -42,6 +42,11 @@ CASES = {
     "abbreviated option": (["--num", "2", *TRUE], "--num"),
     "bad seconds": (["-np", "2", "--start-timeout", "soon", *TRUE], "not 'soon'"),
     "negative seconds": (["-np", "2", "--grace-seconds", "-1", *TRUE], "not '-1'"),
+    "elastic": (["-np", "2", "--min-np", "1", *TRUE], "the number of ranks is fixed"),
+    "discovery": (["-np", "2", "--host-discovery-script=x", *TRUE], "--host-discovery-script"),
+    "-H and -hostfile": (["-np", "2", "-H", "a:1", "-hostfile", "b", *TRUE], "leave out one"),
+    "no such host file": (["-np", "2", "-hostfile", "no/such", *TRUE], "No such file"),
+    "host file of another form": (["-np", "2", "-hostfile", "words", *TRUE], "line 1 is 'a b'"),
     "nan": (["-np", "2", "--timeout-seconds", "nan", *TRUE], "not 'nan'"),
 }
 
@@ -51,6 +56,7 @@ def test_bad_input_is_one_clear_sentence(hvdrun, name):
     arguments, expected = CASES[name]
     for script in ("plain.py", "text", "shebang"):
         hvdrun.script("#!/no/such/interpreter\n" if script == "shebang" else "print(1)\n", script)
+    hvdrun.script("a b\n", "words")
     for script in ("text", "shebang"):
         (hvdrun.folder / script).chmod(0o755)
     result = hvdrun(*arguments)
@@ -90,3 +96,18 @@ def test_slots_of_several_entries_are_added():
     check_hosts([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 4)
     with pytest.raises(LaunchError, match="only 4 slots"):
         check_hosts([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 5)
+
+
+def test_command_lines_of_horovodrun(hvdrun):
+    (hvdrun.folder / "hosts").write_text("# one machine\nlocalhost slots=2  # two slots\n")
+    words = "-np 2 -hostfile hosts --mpi --cycle-time-ms 1 --autotune --mpi-args=-x"
+    done = hvdrun(*words.split(), "--log-level", "INFO", "sh", "-c", "echo rank $HVD_RANK")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rank ") == 2
+    assert done.stderr.splitlines() == [
+        "hvdrun: --mpi, --mpi-args ignored: the ranks exchange data through shared memory, not "
+        "through this library.",
+        "hvdrun: --cycle-time-ms, --autotune ignored: collectives start when the last rank has "
+        "called them; there is nothing to tune.",
+        "hvdrun: --log-level ignored: there is no such log; --verbose says what is started.",
+    ]

@@ -250,7 +250,12 @@ def test_who_failed_first():
 
 
 @pytest.mark.parametrize(
-    "message", ["rank 1 (pid 7) died; its own output says why.", "rank 1 has left the job (hvd."]
+    "message",
+    [
+        "rank 1 (host node7, pid 7) died: exit code 3.",
+        "rank 1 (host node7, pid 7) failed with an exception:",
+        "rank 1 has left the job (hvd.",
+    ],
 )
 def test_a_rank_that_failed_over_the_loss_of_a_peer_is_not_to_blame(message):
     victim = ["Traceback (most recent call last):", "  File x", f"tf.AbortedError: {message}"]

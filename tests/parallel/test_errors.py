@@ -1,5 +1,6 @@
 """What goes wrong on one rank is told on all of them, soon, by name."""
 
+import os
 import time
 
 import keras
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_keras as hvd
+from hvd_keras import _library
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -102,7 +104,7 @@ def test_types_that_cannot_be_sent():
 
 def test_sparse_with_operations_that_cannot():
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
-    with pytest.raises(ValueError, match="hvd.Max"):
+    with pytest.raises(NotImplementedError, match="hvd.Max"):
         hvd.allreduce(slices, op=hvd.Max)
 
 
@@ -165,10 +167,44 @@ def test_a_layer_more_on_one_rank_does_no_harm():
     mine.fit(np.ones((4, 3)) * RANK, np.ones((4, 1)), verbose=0)
 
 
-def test_functions_that_xla_is_to_compile():
+@pytest.mark.parametrize("reason", ["hvd_keras was built without XLA (of TensorFlow 2.16)"])
+def test_functions_that_xla_is_to_compile_where_it_cannot(monkeypatch, reason):
+    monkeypatch.setattr(_library, "no_xla", lambda: reason)
     mine = model(4, None)
     mine.compile(hvd.DistributedOptimizer("sgd"), "mse", jit_compile=True)
-    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+    with pytest.raises(NotImplementedError, match="built without XLA.*jit_compile=False"):
         mine.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
     with pytest.raises(NotImplementedError, match="leave jit_compile out"):
         tf.function(lambda: hvd.broadcast([1.0], 0), jit_compile=True)()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_barrier_with_a_timeout(graph):
+    def door(timeout):
+        hvd.barrier("door", timeout=timeout)
+
+    enter = tf.function(door) if graph else door
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+            enter(0.3)
+        text = str(caught.value)
+        assert "barrier 'door" in text and "until its timeout for rank 1 (host " in text
+    hvd.barrier("all are here")
+    enter(30.0)
+    with pytest.raises(ValueError, match="timeout is 0; expected seconds greater than 0"):
+        hvd.barrier(timeout=0)
+
+
+def test_a_forked_child_cannot_take_part_and_does_no_harm():
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            hvd.allreduce(tf.ones([2]))
+        except Exception as error:
+            code = 0 if "forked" in str(error) else 2
+        finally:
+            hvd.shutdown()  # as the end of its script would
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy().tolist() == [hvd.size()] * 2

@@ -130,7 +130,7 @@ def test_wrong_arguments(arguments, error, message):
 
 def test_not_an_optimizer():
     for wrong in (object(), keras.optimizers.SGD, tf.compat.v1.train.GradientDescentOptimizer(0.1)):
-        with pytest.raises(TypeError, match="expected a Keras 3 optimizer"):
+        with pytest.raises(TypeError, match="expected a Keras optimizer"):
             hvd.DistributedOptimizer(wrong)
 
 

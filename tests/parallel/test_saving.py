@@ -6,7 +6,7 @@ import pytest
 from keras_cases import assert_same_on_all_ranks, everywhere, joined_data, mlp
 
 import hvd_keras as hvd
-from hvd_keras.keras.optimizer import is_distributed
+from hvd_keras.keras._distributed import is_distributed
 from hvd_keras.keras.saving import save_model
 
 

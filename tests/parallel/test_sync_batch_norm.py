@@ -46,7 +46,8 @@ def model_with(layer):
     )
 
 
-def test_training_equals_one_process_on_the_joined_batch():
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
+def test_training_equals_one_process_on_the_joined_batch(jit):
     parts = [(part[:, 0] - 100) / 10 for part in data(ROWS)]
     alone = model_with(keras.layers.BatchNormalization())
     alone.compile(keras.optimizers.SGD(0.1), "mse")
@@ -55,7 +56,7 @@ def test_training_equals_one_process_on_the_joined_batch():
     if RANK == 0:
         model_with(keras.layers.BatchNormalization())  # its layers have other numbers from here on
     model = model_with(hvd.SyncBatchNormalization())
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=jit)
     mine = parts[RANK]
     model.fit(mine, mine[:, :1], epochs=4, batch_size=len(mine), shuffle=False, verbose=0)
     for a, b in zip(model.weights, alone.weights, strict=True):

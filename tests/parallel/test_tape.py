@@ -181,3 +181,17 @@ def test_wrong_arguments():
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Min)
     with pytest.raises(ValueError, match="at least 0"):
         hvd.DistributedGradientTape(tf.GradientTape(), num_groups=-1)
+
+
+def test_a_wrapped_tape_is_a_tape_and_all_but_its_gradient_is_the_ranks_own():
+    x = tf.Variable([1.0 + RANK, 2.0])
+    tape = hvd.DistributedGradientTape(tf.GradientTape(persistent=True))
+    assert isinstance(tape, tf.GradientTape)
+    with tape:
+        y = x * x
+        with tape.stop_recording():
+            _ = x * 3.0
+    assert [id(v) for v in tape.watched_variables()] == [id(x)]
+    np.testing.assert_array_equal(tape.jacobian(y, x), np.diag([2.0 + 2 * RANK, 4.0]))
+    mean = 2 * np.mean(np.arange(SIZE) + 1)
+    np.testing.assert_allclose(tape.gradient(y, x), [mean, 4.0])

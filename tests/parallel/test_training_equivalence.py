@@ -48,6 +48,8 @@ OPTIMIZERS = {
     "SGD": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "Adam": lambda: keras.optimizers.Adam(0.01),
 }
+JIT = {"jit_compile": True}
+GRAPH_AND_JIT = pytest.mark.parametrize("options", [{}, JIT], ids=["graph", "jit"])
 EACH_OPTIMIZER = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 
 
@@ -90,8 +92,11 @@ def assert_equal(model, reference):
         {"run_eagerly": True},
         {"steps_per_execution": 4},
         {"steps_per_execution": 5},  # 12 steps: the last execution is cut short
+        {"jit_compile": True},
+        {"jit_compile": True, "steps_per_execution": 5},
+        {"jit_compile": "auto"},
     ],
-    ids=["graph", "eagerly", "4_steps_per_execution", "5_steps_per_execution"],
+    ids=["graph", "eager", "4_steps", "5_steps", "jit", "jit_5_steps", "auto"],
 )
 def test_fit(make, options):
     model = fit(sequential(), hvd.DistributedOptimizer(make()), mine=True, **options)
@@ -133,8 +138,13 @@ class OwnStep(keras.Model):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("SGD", {}), ("Adam", {"steps_per_execution": 4}), ("Adam", {"run_eagerly": True})],
-    ids=["graph", "4_steps", "eagerly"],
+    [
+        ("SGD", {}),
+        ("Adam", {"steps_per_execution": 4}),
+        ("Adam", {"run_eagerly": True}),
+        ("Adam", JIT),
+    ],
+    ids=["graph", "4_steps", "eager", "jit"],
 )
 def test_own_train_step(name, options):
     make = OPTIMIZERS[name]
@@ -150,7 +160,8 @@ def test_own_train_step(name, options):
 
 
 @EACH_OPTIMIZER
-def test_subclassed_model_that_is_built_on_its_first_batch(make):
+@GRAPH_AND_JIT
+def test_subclassed_model_that_is_built_on_its_first_batch(make, options):
     # Other weights on every rank, until the callback gives all those of rank 0.
     keras.utils.set_random_seed(RANK)
     model = fit(
@@ -158,20 +169,14 @@ def test_subclassed_model_that_is_built_on_its_first_batch(make):
         hvd.DistributedOptimizer(make()),
         mine=True,
         callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+        **options,
     )
     assert_equal(model, one_process(make))
 
 
-@pytest.mark.parametrize(
-    ("name", "wrap", "graph"),
-    [
-        ("SGD", "tape", False),
-        ("Adam", "tape", True),
-        ("Adam", "optimizer", False),
-        ("SGD", "optimizer", True),
-    ],
-)
-def test_own_training_loop(name, wrap, graph):
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@pytest.mark.parametrize(("name", "wrap"), [("SGD", "tape"), ("Adam", "tape"), ("Adam", "wrapper")])
+def test_own_training_loop(name, wrap, mode):
     make = OPTIMIZERS[name]
     model = sequential()
     optimizer = make() if wrap == "tape" else hvd.DistributedOptimizer(make())
@@ -185,7 +190,7 @@ def test_own_training_loop(name, wrap, graph):
         grads = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
 
-    run = tf.function(step) if graph else step
+    run = step if mode == "eager" else tf.function(step, jit_compile=mode == "jit")
     for _ in range(2):
         for x, y in dataset(mine=True):
             run(x, y)
@@ -195,8 +200,8 @@ def test_own_training_loop(name, wrap, graph):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("Adam", {}), ("SGD", {"steps_per_execution": 4})],
-    ids=["graph", "4_steps"],
+    [("Adam", {}), ("SGD", {"steps_per_execution": 4}), ("Adam", JIT), ("SGD", JIT)],
+    ids=["graph", "4_steps", "jit-Adam", "jit-SGD"],
 )
 def test_accumulation_over_three_batches(name, options):
     make = OPTIMIZERS[name]
@@ -208,9 +213,10 @@ def test_accumulation_over_three_batches(name, options):
     assert_equal(model, one_process(lambda: accumulating(3)))
 
 
-def test_evaluate_predict_and_fit_again():
+@GRAPH_AND_JIT
+def test_evaluate_predict_and_fit_again(options):
     make = OPTIMIZERS["Adam"]
-    model = fit(sequential(), hvd.DistributedOptimizer(make()), mine=True, epochs=1)
+    model = fit(sequential(), hvd.DistributedOptimizer(make()), mine=True, epochs=1, **options)
     reference = fit(sequential(), make(), mine=False, epochs=1)
     model.evaluate(dataset(mine=False), verbose=0)
     model.predict(dataset(mine=False), verbose=0)
@@ -222,12 +228,13 @@ def test_evaluate_predict_and_fit_again():
 # Layers that are random, or count, on each rank for itself.
 
 
-def test_dropout_differs_by_rank_and_weights_agree():
+@GRAPH_AND_JIT
+def test_dropout_differs_by_rank_and_weights_agree(options):
     keras.utils.set_random_seed(RANK)
     dropout = keras.layers.Dropout(0.5)
     model = sequential(dropout, seed=RANK)
     hvd.broadcast_variables(model.trainable_variables, 0)
-    fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mine=True)
+    fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mine=True, **options)
     assert_identical_on_all_ranks(model.trainable_variables)
     assert_identical_on_all_ranks(model.optimizer.variables)
     masks = hvd.allgather_object(dropout(np.ones((8, 16)), training=True).numpy())
@@ -235,10 +242,11 @@ def test_dropout_differs_by_rank_and_weights_agree():
         assert np.any(mask != masks[0])
 
 
-def test_batch_normalization_weights_agree_and_statistics_are_each_ranks_own():
+@GRAPH_AND_JIT
+def test_batch_normalization_weights_agree_and_statistics_are_each_ranks_own(options):
     normalization = keras.layers.BatchNormalization()
     model = sequential(normalization)
-    fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mine=True)
+    fit(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), mine=True, **options)
     assert_identical_on_all_ranks(model.trainable_variables)
     assert_identical_on_all_ranks(model.optimizer.variables)
     means = hvd.allgather_object(normalization.moving_mean.numpy())
@@ -246,8 +254,9 @@ def test_batch_normalization_weights_agree_and_statistics_are_each_ranks_own():
         assert np.any(mean != means[0])
 
 
+@GRAPH_AND_JIT
 @pytest.mark.parametrize("make", [keras.optimizers.SGD, keras.optimizers.Adam])
-def test_embedding(make):
+def test_embedding(make, options):
     def model():
         keras.utils.set_random_seed(0)
         return keras.Sequential(
@@ -267,7 +276,7 @@ def test_embedding(make):
         return tf.data.Dataset.from_tensor_slices((x[:, rows], y[:, rows]))
 
     trained, reference = model(), model()
-    trained.compile(hvd.DistributedOptimizer(make(0.01)), "mse")
+    trained.compile(hvd.DistributedOptimizer(make(0.01)), "mse", **options)
     reference.compile(make(0.01), "mse")
     trained.fit(tokens(True), epochs=2, verbose=0, shuffle=False)
     reference.fit(tokens(False), epochs=2, verbose=0, shuffle=False)
@@ -276,10 +285,12 @@ def test_embedding(make):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
 
 
-def test_rerun_is_bit_identical():
+@GRAPH_AND_JIT
+def test_rerun_is_bit_identical(options):
     results = []
     for _ in range(2):
-        model = fit(sequential(), hvd.DistributedOptimizer(OPTIMIZERS["Adam"]()), mine=True)
+        optimizer = hvd.DistributedOptimizer(OPTIMIZERS["Adam"]())
+        model = fit(sequential(), optimizer, mine=True, **options)
         results.append([w.tobytes() for w in model.get_weights()])
     assert results[0] == results[1]
 
@@ -289,7 +300,8 @@ def test_rerun_is_bit_identical():
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("outside", [False, True])
-def test_mixed_precision_with_an_overflow_on_one_rank(policy, outside):
+@GRAPH_AND_JIT
+def test_mixed_precision_with_an_overflow_on_one_rank(policy, outside, options):
     # compile() puts a LossScaleOptimizer around the optimizer under mixed_float16.
     keras.config.set_dtype_policy(policy)
     try:
@@ -301,7 +313,7 @@ def test_mixed_precision_with_an_overflow_on_one_rank(policy, outside):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     x, y = joined_batches()
     x, y = x[:, RANK::SIZE].copy(), y[:, RANK::SIZE]
-    model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse", **options)
     if policy == "mixed_float16" and RANK == SIZE - 1:
         x[3, 0, 0] = np.inf  # one step overflows, on this rank
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)), epochs=1, verbose=0, shuffle=False)

@@ -31,9 +31,23 @@ def test_all_variables():
         HVD_START_TIMEOUT="2.5",
         HVD_FUSION_THRESHOLD="0",
         HVD_DEADLOCK_SECONDS="0.5",
+        HVD_STALL_CHECK_TIME_SECONDS="20",
+        HVD_STALL_SHUTDOWN_TIME_SECONDS="30",
+        HVD_FLIGHT_RECORDER_DIR="/var/flight",
         HVD_CHUNK_BYTES="4096",
     )
-    assert settings == Settings(5, 8, 1, 4, 1, 2, "/proc/1/fd/3", 2.5, 0, 0.5, 4096)
+    assert settings == Settings(
+        5, 8, 1, 4, 1, 2, "/proc/1/fd/3", 2.5, 0, 0.5, 20.0, 30.0, "/var/flight", 4096
+    )
+
+
+def test_stall_check():
+    settings = read(HOROVOD_STALL_CHECK_TIME_SECONDS="5")
+    assert (settings.stall_warning_seconds, settings.stall_shutdown_seconds) == (5, 0)
+    for text in "1", "true", "YES":
+        off = read(HOROVOD_STALL_CHECK_DISABLE=text, HVD_STALL_SHUTDOWN_TIME_SECONDS="1")
+        assert (off.stall_warning_seconds, off.stall_shutdown_seconds) == (0, 0)
+    assert read(HVD_STALL_CHECK_DISABLE="0").stall_warning_seconds == 60
 
 
 def test_a_job_on_one_host_needs_no_local_and_cross_variables():
@@ -67,6 +81,11 @@ def test_empty_means_not_set():
         ({"HVD_START_TIMEOUT": "soon"}, ["HVD_START_TIMEOUT is 'soon'", "number of seconds"]),
         ({"HVD_START_TIMEOUT": "-1"}, ["HVD_START_TIMEOUT is '-1'", "0 or more"]),
         ({"HVD_START_TIMEOUT": "nan"}, ["HVD_START_TIMEOUT is 'nan'"]),
+        (
+            {"HVD_STALL_SHUTDOWN_TIME_SECONDS": "30"},
+            ["HVD_STALL_SHUTDOWN_TIME_SECONDS is 30", "than HVD_STALL_CHECK_TIME_SECONDS (60)"],
+        ),
+        ({"HVD_STALL_CHECK_DISABLE": "maybe"}, ["HVD_STALL_CHECK_DISABLE is 'maybe'", "0 or 1"]),
         ({"HVD_CHUNK_BYTES": "0"}, ["HVD_CHUNK_BYTES is '0'", "at least 64"]),
         ({**JOB, "HVD_RANK": "4"}, ["HVD_RANK is '4'", "less than HVD_SIZE (4)"]),
         ({**JOB, "HVD_RANK": "-1"}, ["HVD_RANK is '-1'", "at least 0"]),

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _versions
 
 __all__ = ["build_from_data", "build_without_data"]
 
@@ -24,10 +24,11 @@ def build_without_data(model: keras.Model) -> bool:
     if not _all_layers_built(model):
         return False
     main = getattr(model, "optimizer", None)
-    if main is not None and not main.built and type(model).train_step is keras.Model.train_step:
+    steps = [cls.train_step for cls in _versions.both("Model")]
+    if main is not None and not _versions.is_built(main) and type(model).train_step in steps:
         # What Keras itself does while it traces the first step.
-        main.build(model.trainable_variables)
-    return all(optimizer.built for optimizer in _peers.optimizers_of(model))
+        _versions.build(main, model.trainable_variables)
+    return all(_versions.is_built(optimizer) for optimizer in _peers.optimizers_of(model))
 
 
 def build_from_data(model: keras.Model, iterator: Any) -> tuple[Any, bool]:
@@ -68,7 +69,7 @@ def _build_by_calling(model: keras.Model, batch: Any) -> bool:
 
     An optimizer may stay unbuilt. Its slots begin at the same values on all ranks.
     """
-    if type(model).call is keras.Model.call:
+    if type(model).call in [cls.call for cls in _versions.both("Model")]:
         return False
     x, _, _ = keras.utils.unpack_x_y_sample_weight(_without_optionals(batch))
     takes_training = "training" in inspect.signature(model.call).parameters

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from hvd_keras.keras.callbacks.checkpoint import RankZeroModelCheckpoint
+import functools
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BestModelCheckpoint"]
+from hvd_keras.keras import _versions
+from hvd_keras.keras.callbacks import checkpoint
+
+__all__ = ["BestModelCheckpoint", "class_for"]
+
+if TYPE_CHECKING:
+    _RankZeroModelCheckpoint: Any = object
+else:
+    _RankZeroModelCheckpoint = object  # that of the Keras in question is the next base
 
 
-class BestModelCheckpoint(RankZeroModelCheckpoint):
+class _Best(_RankZeroModelCheckpoint):
     """``RankZeroModelCheckpoint(save_best_only=True)`` whose ``filepath`` is set later.
 
     Whoever runs the training, an estimator for instance, sets it before ``fit``.
@@ -52,3 +61,13 @@ class BestModelCheckpoint(RankZeroModelCheckpoint):
                 "RankZeroModelCheckpoint(path, save_best_only=True)"
             )
         self.filepath = path
+
+
+@functools.cache
+def class_for(keras: Any) -> Any:
+    """Returns the class for a Keras module."""
+    attributes = {"__doc__": _Best.__doc__, "__module__": __name__}
+    return type("BestModelCheckpoint", (_Best, checkpoint.class_for(keras)), attributes)
+
+
+BestModelCheckpoint = class_for(_versions.default_keras())

@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import objects, world
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _values
 from hvd_keras.keras._variables import identity, shared_variables
+from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks._building import build_from_data, build_without_data
 from hvd_keras.keras.callbacks._statistics import agree_on
 
@@ -23,7 +24,7 @@ __all__ = ["BroadcastGlobalVariablesCallback"]
 _SEED_STRIDE = 0x9E3779B1
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class BroadcastGlobalVariablesCallback(Callback):
     """Gives every rank the variables of ``root_rank`` before ``fit`` makes its first update.
 
     These are the model's weights (with moving statistics) and the optimizer's variables
@@ -79,6 +80,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 f"BroadcastGlobalVariablesCallback: root_rank={self.root_rank} does not exist; "
                 f"expected 0 <= root_rank < size = {world.size()}"
             )
+        if _values.in_graph():
+            self._broadcast_in_session()
+            return
         _unwrap_step(self.model)
         # The root may have loaded its model, while the others build theirs on the first batch.
         if all(_peers.gather(build_without_data(self.model), "begin")):
@@ -122,6 +126,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             objects.broadcast_variables(variables, root_rank=self.root_rank)
         return variables
 
+    def _broadcast_in_session(self) -> None:
+        """Sends the variables of a model of Keras 2 in a graph, where all exist already."""
+        variables = shared_variables(self.model, self.local_ids)
+        values = _values.read(variables)
+        shapes = [(value.shape, str(value.dtype)) for value in values]
+        _require_same_variables(_peers.gather(shapes, "broadcast"))
+        values = objects.broadcast_object(values, self.root_rank, name="hvd.callbacks.session")
+        _values.write(variables, values)
+
     def _check_peers(self, variables: list[Any]) -> None:
         """All ranks compare what they are about to do, and spread the seeds that are equal."""
         seeds = _seed_states(self.model)
@@ -133,7 +146,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def _require_all_sent(self, sent: list[Any]) -> None:
         known = {id(variable) for variable in sent}
         late = [
-            v.path
+            getattr(v, "path", v.name)
             for v in self.model.weights
             if id(v) not in known and identity(v) not in self.local_ids
         ]

@@ -6,15 +6,15 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _values, _versions
+from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = ["LearningRateScheduleCallback"]
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to ``initial_lr * multiplier`` from ``start_epoch`` to ``end_epoch``.
 
     The rate depends on the epoch (and batch) alone, so a run resumed at epoch k
@@ -94,12 +94,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if logs is not None:
             logs["lr"] = logs["learning_rate"] = self._rate()
 
-    def _optimizer(self) -> tuple[keras.optimizers.Optimizer, Any]:
+    def _optimizer(self) -> tuple[Any, Any]:
         return _peers.settable_learning_rate(self.model.optimizer, type(self).__name__)
 
     def _agreed_steps(self) -> int:
         """Ranks with different rates would end with different weights: compare what they set."""
-        steps = self.steps_per_epoch or (self.params or {}).get("steps")
+        steps = self.steps_per_epoch or _steps(self.params or {})
         window = (self.initial_lr, self.start_epoch, self.end_epoch, self.staircase)
         peers = _peers.gather((steps, window), "learning_rate")
         if len({window for _, window in peers}) > 1:
@@ -130,12 +130,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._set_rate(self._position(end_epoch - 1, 0 if self.staircase else self._steps - 1))
 
     def _rate(self) -> float:
-        return float(self._optimizer()[1].numpy())
+        return float(_values.read([self._optimizer()[1]])[0])
 
     def _set_rate(self, position: float) -> None:
         _, variable = self._optimizer()
         old = self._rate()
-        variable.assign(self.initial_lr * self.multiplier(position))
+        _values.write([variable], [self.initial_lr * self.multiplier(position)])
         new = self._rate()
         if self._momentum is not None and new != old:
             self._momentum.rescale(old, new)
@@ -143,7 +143,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     def _catch_up(self, end_epoch: int) -> None:
         """Sets the rate these epochs end with, unless it was restored, or a later one set."""
         optimizer, _ = self._optimizer()
-        is_restored = int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0
+        is_restored = int(_values.read([optimizer.iterations])[0]) > 0
         if not is_restored and end_epoch > max(self.start_epoch, _caught_up.get(optimizer, 0)):
             _caught_up[optimizer] = end_epoch
             self._set_last_rate(end_epoch)
@@ -160,26 +160,45 @@ def _as_function(multiplier: float | Callable[[float], float], start: int) -> Ca
     return lambda epoch: constant ** (epoch - start)
 
 
+def _steps(params: dict[str, Any]) -> int | None:
+    """Batches per epoch, as Keras gives it, in a graph of Keras 2 by the numbers of samples."""
+    if not params.get("steps") and params.get("samples") and params.get("batch_size"):
+        return -(-params["samples"] // params["batch_size"])
+    return params.get("steps")
+
+
 class _MomentumBuffers:
     """The momentum buffers of SGD and RMSprop, in which the learning rate is a factor."""
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._scale = tf.function(self._multiply)
 
     def _buffers(self) -> list[Any]:
-        if isinstance(self._optimizer, keras.optimizers.SGD):
-            buffers = getattr(self._optimizer, "momentums", None)
-        elif isinstance(self._optimizer, keras.optimizers.RMSprop):
-            buffers = getattr(self._optimizer, "_momentums", None)
+        optimizer = self._optimizer
+        if isinstance(optimizer, _versions.both("optimizers.SGD")):
+            buffers = getattr(optimizer, "momentums", None)
+        elif isinstance(optimizer, _versions.both("optimizers.RMSprop")):
+            buffers = getattr(optimizer, "_momentums", None)
+        elif isinstance(
+            optimizer,
+            _versions.both("optimizers.legacy.SGD") + _versions.both("optimizers.legacy.RMSprop"),
+        ):
+            slots = optimizer._slots.values() if optimizer.get_slot_names() else ()
+            buffers = [slot["momentum"] for slot in slots if "momentum" in slot]
         else:
             buffers = None
         return [buffer for buffer in buffers or () if buffer is not None]
 
     def _multiply(self, factor: tf.Tensor) -> None:
         for buffer in self._buffers():
-            buffer.assign(keras.ops.multiply(buffer, keras.ops.cast(factor, buffer.dtype)))
+            buffer.assign(tf.convert_to_tensor(buffer) * tf.cast(factor, buffer.dtype))
 
     def rescale(self, old: float, new: float) -> None:
-        if self._optimizer.built and self._buffers() and old and new:
+        if not (_versions.is_built(self._optimizer) and self._buffers() and old and new):
+            return
+        if _values.in_graph():
+            buffers = self._buffers()
+            _values.write(buffers, [value * (new / old) for value in _values.read(buffers)])
+        else:
             self._scale(tf.constant(new / old, tf.float32))

@@ -10,14 +10,15 @@ import keras
 import numpy as np
 
 from hvd_keras import collectives, objects, world
-from hvd_keras.keras import _peers
+from hvd_keras.keras import _peers, _values
+from hvd_keras.keras.callbacks._base import Callback
 
 __all__ = ["MetricAverageCallback", "average_logs"]
 
 _RULES = ("sum", "mean", "only_first_replica")
 
 
-class MetricAverageCallback(keras.callbacks.Callback):
+class MetricAverageCallback(Callback):
     """At the end of each epoch, puts the metrics over all ranks' data into ``logs``.
 
     Put it before other callbacks: those after it, and ``History``, see the same values on every
@@ -37,6 +38,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
       whose state has changed since it was logged, with a warning: this happens when a callback
       placed before this one calls ``evaluate``.
     - What is no number stays as it is.
+    - In the ``tf.compat.v1`` graphs of Keras 2 all values are replaced by their unweighted means.
 
     Under ``hvd.Strategy`` it does nothing: there the metrics are those of all ranks already.
 
@@ -64,19 +66,20 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     # Validation uses the same metric objects as training: fit resets them after on_test_begin.
     def on_test_begin(self, logs: dict | None = None) -> None:
-        if self._in_epoch:
+        if self._in_epoch and not _values.in_graph():
             self._train = self._train or _Snapshot(self.model)
 
     def on_test_end(self, logs: dict | None = None) -> None:
-        if self._in_epoch:
+        if self._in_epoch and not _values.in_graph():
             self._validation = _Snapshot(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._in_epoch = False
         if logs is None or world.size() == 1 or _peers.is_replicated(self.model):
             return
-        train = self._train or _Snapshot(self.model)
-        snapshots = {"": train}
+        snapshots = {}
+        if not _values.in_graph():
+            snapshots[""] = self._train or _Snapshot(self.model)
         if self._validation is not None:
             snapshots["val_"] = self._validation
         self._last = _average(self.model, epoch, logs, snapshots)
@@ -115,7 +118,9 @@ class _Snapshot:
 
 def _aggregation(variable: Any) -> str:
     # Older releases of Keras 3 do not say, and their metrics add.
-    return getattr(variable, "aggregation", "sum")
+    aggregation = getattr(variable, "aggregation", "sum")
+    # In Keras 2 it is a tf.VariableAggregation.
+    return aggregation if isinstance(aggregation, str) else aggregation.name.lower()
 
 
 def _metric_variables(model: keras.Model) -> list[Any]:
@@ -162,7 +167,7 @@ def _average(
     _require_same_metrics(peers)
     from_state = [key for key in logs if all(key in peer["from_state"] for peer in peers)]
     _warn_of_changed_state(logs, from_state, snapshots)
-    exact = _values_of_all(model, snapshots)
+    exact = _values_of_all(model, snapshots) if snapshots else {}
     averaged = {
         key: exact[key] if key in from_state else _mean([peer["values"][key] for peer in peers])
         for key in logs

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-
 from hvd_keras import world
+from hvd_keras.keras import _versions
+from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from hvd_keras.keras.callbacks.learning_rate import LearningRateScheduleCallback
 from hvd_keras.keras.callbacks.metric_average import MetricAverageCallback
 
 __all__ = ["RankZero"]
 
-_HOOKS = tuple(name for name in dir(keras.callbacks.Callback) if name.startswith("on_"))
+_HOOKS = tuple(name for name in dir(Callback) if name.startswith("on_"))
 
 _ON_ALL_RANKS = "Use it on all ranks, without RankZero, after MetricAverageCallback"
 _OWN_FOLDER = "Use it on all ranks, each with a folder of its own: f'backup/{hvd.rank()}'"
 
-# What they do must be done on all ranks.
-_FOR_ALL_RANKS: dict[str, tuple[type | None, ...]] = {
+# What they do must be done on all ranks. Keras's own are named, since there are two Keras.
+_FOR_ALL_RANKS: dict[str, tuple[Any, ...]] = {
     f"it exchanges data with the other ranks. {_ON_ALL_RANKS}": (
         BroadcastGlobalVariablesCallback,
         LearningRateScheduleCallback,
         MetricAverageCallback,
     ),
     f"it stops the training, and the other ranks would wait for rank 0. {_ON_ALL_RANKS}": (
-        keras.callbacks.EarlyStopping,
-        keras.callbacks.TerminateOnNaN,
+        "EarlyStopping",
+        "TerminateOnNaN",
     ),
     f"it changes how rank 0 trains, and the ranks' weights would differ. {_ON_ALL_RANKS}": (
-        keras.callbacks.LearningRateScheduler,
-        keras.callbacks.ReduceLROnPlateau,
-        getattr(keras.callbacks, "SwapEMAWeights", None),  # not in the first releases of Keras 3
+        "LearningRateScheduler",
+        "ReduceLROnPlateau",
+        "SwapEMAWeights",
     ),
-    f"only rank 0 would resume where it was. {_OWN_FOLDER}": (keras.callbacks.BackupAndRestore,),
+    f"only rank 0 would resume where it was. {_OWN_FOLDER}": ("BackupAndRestore",),
 }
 
 
-class RankZero(keras.callbacks.Callback):
+class RankZero(Callback):
     """Runs ``callback`` on rank 0 and nothing on the others: ``RankZero(TensorBoard("logs"))``.
 
     For callbacks that watch: loggers, writers, progress. One that stops the training or changes
@@ -57,17 +57,17 @@ class RankZero(keras.callbacks.Callback):
         callback: the same.
 
     Raises:
-        TypeError: ``callback`` is no ``keras.callbacks.Callback``.
+        TypeError: ``callback`` is no ``Callback`` of Keras.
         ValueError: it is one that must run on all ranks.
         RuntimeError (from ``fit``, on rank 0): it has asked to stop the training.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback) -> None:
+    def __init__(self, callback: Any) -> None:
         super().__init__()
-        if not isinstance(callback, keras.callbacks.Callback):
+        if not isinstance(callback, _versions.both("callbacks.Callback")):
             raise TypeError(f"RankZero expects a keras.callbacks.Callback, got {callback!r}")
         for reason, classes in _FOR_ALL_RANKS.items():
-            if isinstance(callback, tuple(cls for cls in classes if cls is not None)):
+            if isinstance(callback, tuple(_classes(classes))):
                 raise ValueError(f"RankZero({type(callback).__name__}): {reason}")
         self.callback = callback
         self._is_active = world.rank() == 0
@@ -82,8 +82,8 @@ class RankZero(keras.callbacks.Callback):
         self.async_safe = getattr(self.callback, "async_safe", False)
         for name in _HOOKS:
             hook = getattr(self.callback, name)
-            default = getattr(keras.callbacks.Callback, name)
-            if getattr(hook, "__func__", hook) is not default:
+            defaults = [getattr(cls, name) for cls in _versions.both("callbacks.Callback")]
+            if getattr(hook, "__func__", hook) not in defaults:
                 setattr(self, name, self._forward(name, hook))
 
     def _forward(self, name: str, hook: Callable) -> Callable:
@@ -105,7 +105,7 @@ class RankZero(keras.callbacks.Callback):
         if self._is_active:
             self.callback.set_params(params)
 
-    def set_model(self, model: keras.Model) -> None:
+    def set_model(self, model: Any) -> None:
         super().set_model(model)
         if self._is_active:
             self.callback.set_model(model)
@@ -115,3 +115,11 @@ class RankZero(keras.callbacks.Callback):
         if name == "callback" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.callback, name)
+
+
+def _classes(named: tuple[Any, ...]) -> Iterator[Any]:
+    for item in named:
+        if isinstance(item, str):
+            yield from _versions.both(f"callbacks.{item}")
+        else:
+            yield item

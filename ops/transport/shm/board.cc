@@ -110,6 +110,8 @@ int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement) {
   slot.fingerprint = announcement.fingerprint;
   slot.ticket = 0;
   slot.posted_ns = MonotonicNs();
+  slot.deadline_ns = 0;
+  slot.reported = 0;
   slot.process_set = announcement.request->process_set;
   slot.last_rank = -1;
   slot.in_use = 1;
@@ -135,6 +137,11 @@ std::vector<int> Arrive(Segment* segment, int32_t index, int rank, const Arrival
   if (slot.fingerprint != arrival.fingerprint || arrival.faulty) slot.mismatch = 1;
   SetBit(slot.arrived_bits, rank);
   slot.last_rank = rank;
+  if (arrival.timeout_seconds > 0) {
+    const int64_t deadline =
+        MonotonicNs() + static_cast<int64_t>(std::min(arrival.timeout_seconds, 1e9) * 1e9);
+    if (slot.deadline_ns == 0 || deadline < slot.deadline_ns) slot.deadline_ns = deadline;
+  }
   board.activity.fetch_add(1, std::memory_order_relaxed);
   int32_t& join_slot = board.join_slots[slot.process_set];
   if (arrival.joins) join_slot = index;

@@ -48,6 +48,7 @@ struct Arrival {
   uint64_t fingerprint = 0;
   bool faulty = false;  // nobody may execute it
   bool joins = false;
+  double timeout_seconds = 0;  // for the others to arrive; 0 for ever
 };
 
 // Marks `rank` as arrived; publishes what thereby is complete. Returns the ranks to wake.

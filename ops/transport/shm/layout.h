@@ -8,8 +8,10 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "ops/core/recorder.h"
 #include "ops/core/scheduler.h"
 
 namespace hvd::shm {
@@ -18,8 +20,9 @@ inline constexpr uint64_t kMagic = 0x3172657370647668ull;  // "hvdsper1"
 inline constexpr int kMaxRanks = 256;                      // on one host
 inline constexpr int kMaxBoardSlots = 1024;                // collectives in flight on the board
 inline constexpr int kBoardBuckets = 1024;
-inline constexpr int kNameBytes = 128;   // of a collective's name, for messages; cut where longer
-inline constexpr int kTextBytes = 8192;  // of an abort or divergence report
+inline constexpr int kNameBytes = 128;    // of a collective's name, for messages; cut where longer
+inline constexpr int kTextBytes = 8192;   // of an abort or divergence report
+inline constexpr int kStackBytes = 4096;  // of a rank's answer to where its Python stands
 inline constexpr int kCacheLine = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
@@ -39,10 +42,31 @@ struct RankLine {
 
   alignas(kCacheLine) std::atomic<uint32_t> state;  // RankState
   std::atomic<int32_t> pid;
-  std::atomic<uint64_t> start_ticks;  // of the process, so that a reused pid is not taken for it
   // How many checks in a row found this rank waiting for others with its processor idle.
   std::atomic<uint32_t> quiet_checks;
   std::atomic<uint64_t> checks;  // grows while the engine's thread is alive
+};
+
+// What a rank's watcher (a thread that sleeps otherwise) can be called for: bits.
+enum WatcherCall : uint32_t {
+  kCallStack = 1,   // say where this rank's Python stands
+  kCallDump = 2,    // write the flight recorder to a file
+  kCallAbort = 4,   // the job was aborted
+  kCallReturn = 8,  // end
+};
+
+// What one rank says about itself, for the others to read, also after its death.
+struct RankReport {
+  alignas(kCacheLine) std::atomic<uint32_t> calls;  // futex word of the watcher: WatcherCall bits
+  std::atomic<uint32_t> stack_answers;              // grows once `stack` has been written
+  char stack[kStackBytes];
+  FlightRing flight_ring;
+};
+
+// How a process ended, as the launcher has seen it: it alone can.
+struct Obituary {
+  std::atomic<uint32_t> is_known;
+  int32_t returncode;  // exit code, or minus the signal's number
 };
 
 // One collective, from its first announcement until all of its members have executed it.
@@ -54,11 +78,13 @@ struct BoardSlot {
   uint64_t fingerprint;  // of the first announcement
   int64_t ticket;        // once published
   int64_t posted_ns;     // CLOCK_MONOTONIC, of the first announcement
+  int64_t deadline_ns;   // CLOCK_MONOTONIC, the earliest that a member has set; 0 for none
   int32_t next;          // in its bucket's chain, or -1
   uint8_t in_use;
   uint8_t mismatch;
   uint8_t published;
   uint8_t failed;
+  uint8_t reported;           // as stalled
   std::atomic<int32_t> done;  // members that have executed it, of those it was published to
   int32_t recipients;         // members it was published to
   uint64_t member_bits[kMaxRanks / 64];
@@ -81,15 +107,19 @@ struct Board {
 struct Header {
   std::atomic<uint64_t> magic;  // last to be written: the segment is ready
   std::atomic<uint64_t> generation;
+  uint64_t unused[6];
+  Obituary obituaries[kMaxRanks];  // written by the launcher, which knows this offset: 64
   int32_t ranks;
   int32_t slots_per_rank;
   int64_t chunk_bytes;
-  int64_t total_bytes;
+  uint8_t has_launcher;  // it writes obituaries
   std::atomic<int32_t> creator_pid;
   std::atomic<uint32_t> abort_state;  // 0 none, 1 text being written, 2 aborted
   char abort_text[kTextBytes];
   Board board;
 };
+static_assert(offsetof(Header, obituaries) == 64, "see hvd_keras/launch/obituary.py");
+static_assert(sizeof(Obituary) == 8, "see hvd_keras/launch/obituary.py");
 
 }  // namespace hvd::shm
 

@@ -1,9 +1,11 @@
 #include "ops/transport/shm/segment.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,8 +30,11 @@ int64_t LinesOffset() { return RoundUp(sizeof(Header), 4096); }
 int64_t QueuesOffset(int ranks) {
   return RoundUp(LinesOffset() + ranks * static_cast<int64_t>(sizeof(RankLine)), 4096);
 }
-int64_t DataOffset(int ranks) {
+int64_t ReportsOffset(int ranks) {
   return RoundUp(QueuesOffset(ranks) + ranks * int64_t{kMaxBoardSlots} * 4, 4096);
+}
+int64_t DataOffset(int ranks) {
+  return RoundUp(ReportsOffset(ranks) + ranks * static_cast<int64_t>(sizeof(RankReport)), 4096);
 }
 int64_t TotalBytes(const SegmentOptions& o) {
   return DataOffset(o.ranks) + o.ranks * o.slots_per_rank * o.chunk_bytes;
@@ -133,6 +138,7 @@ void Segment::SetPointers() {
   char* bytes = static_cast<char*>(base_);
   lines_ = reinterpret_cast<RankLine*>(bytes + LinesOffset());
   queues_ = reinterpret_cast<std::atomic<int32_t>*>(bytes + QueuesOffset(header_->ranks));
+  reports_ = reinterpret_cast<RankReport*>(bytes + ReportsOffset(header_->ranks));
   data_ = bytes + DataOffset(header_->ranks);
 }
 
@@ -143,7 +149,6 @@ Status Segment::Initialize(const SegmentOptions& options, uint64_t generation) {
   header_->ranks = options.ranks;
   header_->slots_per_rank = options.slots_per_rank;
   header_->chunk_bytes = options.chunk_bytes;
-  header_->total_bytes = TotalBytes(options);
   header_->creator_pid.store(getpid());
   Board& board = header_->board;
   board.next_ticket = 1;
@@ -222,7 +227,9 @@ Status Segment::OpenAsCreator(const std::string& address, uint64_t generation,
       }
     }
   }
-  return segment->Initialize(options, generation);
+  HVD_RETURN_IF_ERROR(segment->Initialize(options, generation));
+  segment->header().has_launcher = posix ? 0 : 1;
+  return Status::Ok();
 }
 
 Status Segment::OpenAsMember(const std::string& address, uint64_t generation,
@@ -258,7 +265,7 @@ Status Segment::OpenAsMember(const std::string& address, uint64_t generation,
     segment->SetPointers();
     return Status::Ok();
   }
-  if (error != 0) {
+  if (error != 0 && !(posix && error == ENOENT)) {
     return Unavailable(ErrnoMessage("cannot open the shared segment " + address +
                                         " (is the launcher that made it still running?)",
                                     error));
@@ -284,7 +291,6 @@ Status Segment::Open(const std::string& address, int rank, uint64_t generation,
 Status Segment::Attach(int rank, nanoseconds timeout) {
   RankLine& mine = line(rank);
   mine.pid.store(getpid());
-  mine.start_ticks.store(ProcessStartTicks(getpid()));
   uint32_t expected = kAbsent;
   if (!mine.state.compare_exchange_strong(expected, kAttached)) {
     return InvalidArgument("two processes claim to be local rank " + std::to_string(rank) +
@@ -320,12 +326,41 @@ void Segment::Abort(const std::string& text) {
   std::memcpy(header_->abort_text, text.data(), bytes);
   header_->abort_text[bytes] = '\0';
   header_->abort_state.store(2, std::memory_order_release);
+  for (int r = 0; r < ranks(); ++r) CallWatcher(r, kCallAbort);
+}
+
+void Segment::AbortForException(int rank, const std::string& traceback) {
+  std::string text = RankOnThisHost(rank, line(rank).pid.load()) + " failed with an exception:\n  ";
+  // Indented, so that nobody takes it for a traceback of the rank that prints this.
+  for (char c : traceback) {
+    text += c;
+    if (c == '\n') text += "  ";
+  }
+  Abort(text.substr(0, text.find_last_not_of(" \n") + 1));
+}
+
+void Segment::CallWatcher(int rank, uint32_t calls) {
+  std::atomic<uint32_t>& word = report(rank).calls;
+  word.fetch_or(calls, std::memory_order_seq_cst);
+  // Not the private variant: the word is shared between processes.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+uint32_t Segment::WaitForCalls(int rank, std::chrono::nanoseconds timeout) {
+  std::atomic<uint32_t>& word = report(rank).calls;
+  const int64_t ns = timeout.count();
+  timespec relative{ns / 1'000'000'000, ns % 1'000'000'000};
+  if (word.load(std::memory_order_seq_cst) == 0) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, 0, &relative, nullptr, 0);
+  }
+  return word.exchange(0, std::memory_order_seq_cst);
 }
 
 bool Segment::aborted() const { return header_->abort_state.load(std::memory_order_acquire) == 2; }
 
 Status Segment::AbortStatus() const {
-  return aborted() ? Aborted(header_->abort_text) : Status::Ok();
+  if (!aborted()) return Status::Ok();
+  return Aborted(std::string(header_->abort_text, strnlen(header_->abort_text, kTextBytes)));
 }
 
 }  // namespace hvd::shm

@@ -48,6 +48,8 @@ class Segment {
   int64_t chunk_bytes() const { return header_->chunk_bytes; }
   int slots_per_rank() const { return header_->slots_per_rank; }
 
+  RankReport& report(int rank) { return reports_[rank]; }
+
   // The queue of agreed collectives of one rank: kMaxBoardSlots entries, used as a ring.
   std::atomic<int32_t>* queue(int rank) {
     return queues_ + static_cast<int64_t>(rank) * kMaxBoardSlots;
@@ -61,8 +63,16 @@ class Segment {
 
   // Ends the job on all ranks: every wait returns kAborted with this text. The first caller wins.
   void Abort(const std::string& text);
+  // Ends it because of an exception on `rank`, with its traceback.
+  void AbortForException(int rank, const std::string& traceback);
   bool aborted() const;
   Status AbortStatus() const;  // Ok while the job runs
+
+  // Calls a rank's watcher for WatcherCall bits. Callable from any thread, and from a signal
+  // handler.
+  void CallWatcher(int rank, uint32_t calls);
+  // Waits for such calls, and takes them; 0 after the time is up.
+  uint32_t WaitForCalls(int rank, std::chrono::nanoseconds timeout);
 
  private:
   Segment() = default;
@@ -81,6 +91,7 @@ class Segment {
   std::string unlink_name_;  // of a POSIX segment that this process must still unlink
   Header* header_ = nullptr;
   RankLine* lines_ = nullptr;
+  RankReport* reports_ = nullptr;
   std::atomic<int32_t>* queues_ = nullptr;
   char* data_ = nullptr;
 };

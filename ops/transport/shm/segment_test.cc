@@ -174,15 +174,14 @@ TEST(Waiter, NoticesAPeerThatDied) {
   // Before the victim is reaped: a zombie must count as dead.
   const Status status = waiter.WaitForProgress(segment->line(1).published, 1, 1);
   EXPECT_EQ(status.code(), Code::kAborted);
-  EXPECT_NE(status.message().find("rank 1 (pid " + std::to_string(victim) + ") died"),
-            std::string::npos)
+  EXPECT_NE(status.message().find("pid " + std::to_string(victim) + ") died"), std::string::npos)
       << status.message();
   ExitCode(victim);
 }
 
 TEST(Process, ExistsUntilItIsGone) {
   EXPECT_TRUE(ProcessExists(getpid()));
-  EXPECT_GT(ProcessStartTicks(getpid()), 0u);
+  EXPECT_EQ(ProcessState(getpid()), "running");
   const pid_t pid = Fork([] { return 0; });
   ExitCode(pid);
   EXPECT_FALSE(ProcessExists(pid));

@@ -264,7 +264,7 @@ TEST_P(ShmEngineOfMany, DifferentNamesEndInAnErrorThatNamesThem) {
         EXPECT_TRUE(rank->Allreduce("left", DataType::kFloat32, Sum(), &data).ok());
         EXPECT_TRUE(rank->Allreduce("right", DataType::kFloat32, Sum(), &data).ok());
       },
-      /*deadlock_seconds=*/0.25);
+      Patience{/*deadlock_seconds=*/0.25, 0, 0});
 }
 
 // One rank waits while another has nothing pending, for longer than the deadlock time: legitimate.
@@ -276,7 +276,7 @@ TEST_P(ShmEngine, ARankThatIsLateIsNotADeadlock) {
         std::vector<float> data(2, 1.f);
         EXPECT_TRUE(rank->Allreduce("x", DataType::kFloat32, Sum(), &data).ok());
       },
-      /*deadlock_seconds=*/0.25);
+      Patience{/*deadlock_seconds=*/0.25, 0, 0});
 }
 
 TEST_P(ShmEngineOfMany, ARankThatLeavesIsNamed) {

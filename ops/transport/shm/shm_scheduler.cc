@@ -17,12 +17,18 @@ int QuietChecks(double seconds) {
 }  // namespace
 
 ShmScheduler::ShmScheduler(std::shared_ptr<Segment> segment, std::shared_ptr<Waiter> waiter,
-                           int rank, double deadlock_seconds)
+                           int rank, const Patience& patience)
     : segment_(std::move(segment)),
       waiter_(std::move(waiter)),
       rank_(rank),
-      stuck_detector_(segment_.get(), waiter_.get(), rank, QuietChecks(deadlock_seconds)),
-      requests_(kMaxBoardSlots) {}
+      stuck_detector_(segment_.get(), waiter_.get(), rank, QuietChecks(patience.deadlock_seconds)),
+      stall_reporter_(std::make_shared<StallReporter>(
+          segment_, rank, patience.stall_warning_seconds, patience.stall_shutdown_seconds)),
+      requests_(kMaxBoardSlots) {
+  waiter_->set_while_waiting([reporter = stall_reporter_](int peer, int64_t waited_ns) {
+    return reporter->CheckPeer(peer, waited_ns);
+  });
+}
 
 Status ShmScheduler::TryPost(Announcement* announcement, bool* posted) {
   std::vector<int> to_wake;
@@ -34,7 +40,8 @@ Status ShmScheduler::TryPost(Announcement* announcement, bool* posted) {
     if (!*posted) return Status::Ok();
     // The request first: the engine's thread may take it as soon as Arrive() has published it.
     const Arrival arrival{announcement->fingerprint, !announcement->request->fault.ok(),
-                          announcement->request->kind == CollectiveKind::kJoin};
+                          announcement->request->kind == CollectiveKind::kJoin,
+                          announcement->request->timeout_seconds};
     requests_[slot] = std::move(announcement->request);
     to_wake = Arrive(segment_.get(), slot, rank_, arrival);
   }
@@ -94,6 +101,7 @@ Status ShmScheduler::WaitForQueue() {
     waited_ns = 0;
     HVD_RETURN_IF_ERROR(waiter_->CheckPeers());
     HVD_RETURN_IF_ERROR(stuck_detector_.Check(pending_.load() > 0));
+    if (pending_.load() > 0) HVD_RETURN_IF_ERROR(stall_reporter_->CheckBoard());
   }
   return Status::Ok();
 }

@@ -10,17 +10,24 @@
 #include <vector>
 
 #include "ops/core/scheduler.h"
+#include "ops/transport/shm/stall_reporter.h"
 #include "ops/transport/shm/stuck_detector.h"
 #include "ops/transport/shm/waiter.h"
 
 namespace hvd::shm {
 
+// How long ranks wait before something is said or done; seconds, 0 for never.
+struct Patience {
+  double deadlock_seconds = 0;  // all wait for one another, without any sign of life
+  double stall_warning_seconds = 0;
+  double stall_shutdown_seconds = 0;
+};
+
 class ShmScheduler : public Scheduler {
  public:
-  // `deadlock_seconds`: how long all ranks must have waited for one another, without any sign of
-  // life, before their collectives fail; 0 for never.
+  // Makes `waiter` report stalls, too.
   ShmScheduler(std::shared_ptr<Segment> segment, std::shared_ptr<Waiter> waiter, int rank,
-               double deadlock_seconds);
+               const Patience& patience);
 
   Status Post(Announcement* announcement) override;
   Status Next(Assignment* assignment) override;
@@ -39,6 +46,7 @@ class ShmScheduler : public Scheduler {
   const std::shared_ptr<Waiter> waiter_;
   const int rank_;
   StuckDetector stuck_detector_;
+  std::shared_ptr<StallReporter> stall_reporter_;
   uint64_t taken_ = 0;  // entries of this rank's queue that were handed out
   std::atomic<bool> interrupted_{false};
   std::atomic<int64_t> pending_{0};  // announced or deferred, and not handed out

@@ -8,12 +8,13 @@
 
 #include "ops/core/ranks.h"
 #include "ops/transport/shm/board.h"
+#include "ops/transport/shm/process.h"
 
 namespace hvd::shm {
 namespace {
 
 constexpr double kIdleShare = 0.05;  // of one processor
-constexpr int kMaxListed = 8;        // collectives named in a message
+constexpr size_t kMaxListed = 8;     // collectives, or ranks, named in a message
 
 int64_t ClockNs(clockid_t clock) {
   timespec now;
@@ -46,6 +47,7 @@ Status StuckDetector::Check(bool has_pending) {
   const bool all_alive = AllAlive();
   if (!has_pending) return Status::Ok();
   HVD_RETURN_IF_ERROR(FailWhatMissesALeaver());
+  HVD_RETURN_IF_ERROR(FailWhatIsLate());
   if (quiet_checks_needed_ == 0 || quiet_checks_ < quiet_checks_needed_ || !all_alive) {
     return Status::Ok();
   }
@@ -76,30 +78,58 @@ bool StuckDetector::AllAlive() {
   return alive;
 }
 
-Status StuckDetector::FailWhatMissesALeaver() {
+// One at a time, since the board has one text; the next check goes on.
+template <typename Reason>
+Status StuckDetector::FailFirst(Code code, const Reason& reason) {
   std::vector<int> to_wake;
   {
     BoardLock lock(segment_);
     HVD_RETURN_IF_ERROR(lock.status());
     Board& board = segment_->board();
-    for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
+    for (int32_t i = 0; i < kMaxBoardSlots && to_wake.empty(); ++i) {
       const BoardSlot& slot = board.slots[i];
       if (!IsWaiting(slot) || !HasBit(slot.arrived_bits, rank_)) continue;
-      for (int r : MissingRanks(segment_, slot)) {
-        if (segment_->line(r).state.load() != kLeft) continue;
-        SetFailureText(&board,
-                       "rank " + std::to_string(r) +
-                           " has left the job (hvd.shutdown(), or the end of its script) and "
-                           "will not take part in " +
-                           slot.name + "; all ranks must make the same number of collective calls");
-        to_wake = Fail(segment_, i, Code::kAborted);
-        break;
-      }
-      if (!to_wake.empty()) break;  // one at a time: there is one text; the next check goes on
+      const std::string text = reason(slot);
+      if (text.empty()) continue;
+      SetFailureText(&board, text);
+      to_wake = Fail(segment_, i, code);
     }
   }
   for (int r : to_wake) waiter_->Wake(r, Waiter::kQueue);
   return Status::Ok();
+}
+
+Status StuckDetector::FailWhatMissesALeaver() {
+  return FailFirst(Code::kAborted, [this](const BoardSlot& slot) -> std::string {
+    for (int r : MissingRanks(segment_, slot)) {
+      if (segment_->line(r).state.load() != kLeft) continue;
+      const Obituary& obituary = segment_->header().obituaries[r];
+      const std::string how =
+          obituary.is_known.load() != 0 ? ", " + DescribeReturncode(obituary.returncode) : "";
+      return "rank " + std::to_string(r) +
+             " has left the job (hvd.shutdown(), or the end of its script" + how +
+             ") and will not take part in " + slot.name +
+             "; all ranks must make the same number of collective calls";
+    }
+    return "";
+  });
+}
+
+Status StuckDetector::FailWhatIsLate() {
+  const int64_t now = ClockNs(CLOCK_MONOTONIC);
+  return FailFirst(Code::kDeadlineExceeded, [&](const BoardSlot& slot) -> std::string {
+    if (slot.deadline_ns == 0 || now < slot.deadline_ns) return "";
+    std::string text = std::string(slot.name) + " has waited until its timeout for";
+    const std::vector<int> missing = MissingRanks(segment_, slot);
+    for (size_t i = 0; i < missing.size() && i < kMaxListed; ++i) {
+      text +=
+          (i == 0 ? " " : ", ") + RankOnThisHost(missing[i], segment_->line(missing[i]).pid.load());
+    }
+    if (missing.size() > kMaxListed) {
+      text += " and " + std::to_string(missing.size() - kMaxListed) + " more";
+    }
+    return text + ", which did not call it";
+  });
 }
 
 // Everybody on whom this rank depends, directly or not. Needs the lock.

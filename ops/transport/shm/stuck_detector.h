@@ -1,10 +1,10 @@
-// StuckDetector: finds collectives on the board that can never complete.
+// StuckDetector: finds collectives on the board that can never complete, or shall not.
 //
-// Two kinds: a member has left the job, or the ranks wait for one another in different collectives.
-// The second is only called so on evidence: each rank concerned waits for a collective, nothing has
-// been announced or completed anywhere, and the processes have used no processor time, for
-// `quiet_checks` checks in a row. A rank that computes, reads or sleeps while it has nothing
-// pending is not stuck, however long it takes.
+// Three kinds: a member has left the job, the time that a barrier was given is over, or the ranks
+// wait for one another in different collectives. The last is only called so on evidence: each rank
+// concerned waits for a collective, nothing has been announced or completed anywhere, and the
+// processes have used no processor time, for `quiet_checks` checks in a row. A rank that computes,
+// reads or sleeps while it has nothing pending is not stuck, however long it takes.
 #ifndef HVD_TRANSPORT_SHM_STUCK_DETECTOR_H_
 #define HVD_TRANSPORT_SHM_STUCK_DETECTOR_H_
 
@@ -18,7 +18,7 @@ namespace hvd::shm {
 
 class StuckDetector {
  public:
-  // `quiet_checks` = 0 switches the second kind off.
+  // `quiet_checks` = 0 switches the last kind off.
   StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks);
 
   // To be called at regular intervals by the engine's thread while it waits for its queue.
@@ -28,7 +28,11 @@ class StuckDetector {
   bool IsQuiet(bool has_pending);
   bool AllAlive();
   std::vector<bool> Dependencies();
+  // Fails the first collective that this rank has announced and for which `reason` gives a text.
+  template <typename Reason>
+  Status FailFirst(Code code, const Reason& reason);
   Status FailWhatMissesALeaver();
+  Status FailWhatIsLate();
   Status FailWhatWaitsInACircle();
 
   Segment* const segment_;

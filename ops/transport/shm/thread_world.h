@@ -50,16 +50,17 @@ class Results {
 
 class Rank {
  public:
-  Rank(std::shared_ptr<Segment> segment, int rank, double deadlock_seconds)
+  Rank(std::shared_ptr<Segment> segment, int rank, const Patience& patience)
       : waiter_(std::make_shared<Waiter>(segment, rank, 100)) {
     auto ledger = std::make_shared<SlotLedger>(segment->slots_per_rank());
     auto make_communicator = [segment, waiter = waiter_, ledger,
                               rank](const std::vector<int>& ranks) {
       return std::make_shared<ShmCommunicator>(segment, waiter, ledger, ranks, rank);
     };
-    engine_ = std::make_unique<Engine>(
-        rank, segment->ranks(), std::move(make_communicator),
-        std::make_unique<ShmScheduler>(segment, waiter_, rank, deadlock_seconds));
+    engine_ =
+        std::make_unique<Engine>(rank, segment->ranks(), std::move(make_communicator),
+                                 std::make_unique<ShmScheduler>(segment, waiter_, rank, patience),
+                                 &segment->report(rank).flight_ring);
   }
 
   int rank() const { return engine_->rank(); }
@@ -170,7 +171,7 @@ class Rank {
 
 // Runs `body` once for each of `ranks` ranks, in threads, over one segment.
 inline void RunRanks(const SegmentOptions& options, const std::function<void(Rank*)>& body,
-                     double deadlock_seconds = 0) {
+                     const Patience& patience = {}) {
   std::shared_ptr<Segment> segment;
   const Status created = Segment::CreateAnonymous(options, &segment);
   if (!created.ok()) std::abort();
@@ -179,7 +180,7 @@ inline void RunRanks(const SegmentOptions& options, const std::function<void(Ran
     threads.emplace_back([&, r] {
       if (!segment->Attach(r, std::chrono::seconds(30)).ok()) std::abort();
       {
-        Rank rank(segment, r, deadlock_seconds);
+        Rank rank(segment, r, patience);
         body(&rank);
         rank.engine().Shutdown();
       }

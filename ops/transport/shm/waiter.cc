@@ -20,6 +20,16 @@ namespace {
 
 constexpr int64_t kSliceNs = 100'000'000;
 
+// For the launcher to say how a rank has ended.
+constexpr int kObituaryMs = 500;
+
+void WaitForObituary(const Obituary& obituary) {
+  for (int ms = 0; ms < kObituaryMs && obituary.is_known.load() == 0; ++ms) {
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
 }  // namespace
 
 Peers::Peers(Segment* segment, int rank) : segment_(segment), rank_(rank) {
@@ -46,10 +56,13 @@ Status Peers::Check() {
     // A process leaves before it exits, so the order of these two reads matters.
     const bool exited = (polled[r].revents & POLLIN) != 0;
     if (!exited || segment_->line(r).state.load() == kLeft) continue;
-    segment_->Abort("rank " + std::to_string(r) + " (pid " +
-                    std::to_string(segment_->line(r).pid.load()) +
-                    ") died; its own output, or the launcher's, says why. Noticed by rank " +
-                    std::to_string(rank_));
+    const Obituary& obituary = segment_->header().obituaries[r];
+    if (segment_->header().has_launcher) WaitForObituary(obituary);
+    const std::string how = obituary.is_known.load() != 0
+                                ? DescribeReturncode(obituary.returncode)
+                                : "its own output, or that of whoever started it, says why";
+    segment_->Abort(RankOnThisHost(r, segment_->line(r).pid.load()) + " died: " + how +
+                    ". Noticed by rank " + std::to_string(rank_));
   }
   return segment_->AbortStatus();
 }
@@ -75,8 +88,11 @@ void Waiter::Wake(int rank, uint32_t source) {
 
 Status Waiter::WaitSlowly(const std::atomic<uint64_t>& counter, uint64_t target, int peer) {
   const auto ready = [&] { return counter.load(std::memory_order_seq_cst) >= target; };
+  int64_t waited_ns = 0;  // at least
   while (!WaitSlice(static_cast<uint32_t>(peer), kSliceNs, ready)) {
     HVD_RETURN_IF_ERROR(CheckPeers());
+    waited_ns += kSliceNs;
+    if (while_waiting_) HVD_RETURN_IF_ERROR(while_waiting_(peer, waited_ns));
     if (segment_->line(peer).state.load() == kLeft && !ready()) {
       segment_->Abort("rank " + std::to_string(peer) +
                       " left the job (hvd.shutdown() or the end of its script) in the middle of a "

@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "ops/core/status.h"
@@ -75,6 +77,12 @@ class Waiter {
 
   Status CheckPeers() { return peers_.Check(); }
 
+  // Called now and then while this rank waits for a peer in the middle of a collective, with the
+  // time so far. To be set before the engine starts.
+  void set_while_waiting(std::function<Status(int peer, int64_t waited_ns)> callback) {
+    while_waiting_ = std::move(callback);
+  }
+
   // System calls made so far.
   int64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
   int64_t wakes() const { return wakes_.load(std::memory_order_relaxed); }
@@ -87,6 +95,7 @@ class Waiter {
   const int rank_;
   const int spins_;
   Peers peers_;
+  std::function<Status(int, int64_t)> while_waiting_;
   std::atomic<int64_t> sleeps_{0};
   std::atomic<int64_t> wakes_{0};
 };

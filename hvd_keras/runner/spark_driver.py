@@ -1,0 +1,131 @@
+"""What the tasks of a Spark job tell the driver while they run.
+
+Spark itself brings results back when a task has ended. Lines of output, messages and the order of
+failures come through a connection of their own. Each side proves with an HMAC that it knows the
+job's secret (``multiprocessing.connection``), which travels within the pickled task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from hvd_keras.runner.errors import RankFailedError
+
+__all__ = ["Driver", "DriverAddress", "Link"]
+
+# How a rank says that it failed over another one's failure.
+_VICTIMS = ("AbortedError", "HorovodInternalError", "PeerDiedError")
+_LAST_MESSAGES_SECONDS = 2.0
+
+
+class Link:
+    """A task's way to the driver. Where the driver is gone, messages are lost."""
+
+    def __init__(self, rank: int, connection: Connection) -> None:
+        self._rank = rank
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def log(self, text: str) -> None:
+        self._send("log", text)
+
+    def output(self, line: str) -> None:
+        self._send("log", line)
+
+    def failed(self, text: str, returncode: int) -> None:
+        self._send("failed", (time.time(), self._rank, text, returncode))
+
+    def _send(self, kind: str, content: Any) -> None:
+        with contextlib.suppress(OSError), self._lock:
+            self._connection.send((kind, content))
+
+
+class DriverAddress:
+    """How a task finds the driver; pickled with the task."""
+
+    def __init__(self, host: str, port: int, secret: bytes) -> None:
+        self._host = host
+        self._port = port
+        self._secret = secret
+
+    def __repr__(self) -> str:  # the secret must not get into a log
+        return f"DriverAddress({self._host!r}, {self._port})"
+
+    @contextlib.contextmanager
+    def connected(self, rank: int) -> Iterator[Link]:
+        """Connects a task."""
+        with Client((self._host, self._port), authkey=self._secret) as connection:
+            yield Link(rank, connection)
+
+
+class Driver:
+    """Listens to the tasks of one job.
+
+    Args:
+        host: the address of this machine that the workers know.
+        show: gets what they send.
+    """
+
+    def __init__(self, host: str, show: Callable[[str], None]) -> None:
+        self._show = show
+        secret = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), backlog=256, authkey=secret)
+        _, port = self._listener.address
+        self.address = DriverAddress(host, port, secret)
+        self._failures: list[tuple[float, int, str, int]] = []
+        self._readers: list[threading.Thread] = []
+        self._closed = False
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> Driver:
+        self._acceptor.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._closed = True
+        with contextlib.suppress(Exception):  # wakes the thread that accepts
+            Client(self._listener.address, authkey=b"").close()
+        self._listener.close()
+        for reader in self._readers:
+            reader.join(_LAST_MESSAGES_SECONDS)
+
+    def first_failure(self) -> RankFailedError | None:
+        """The failure that came first, by itself; None if no task has told of one."""
+        for reader in self._readers:
+            reader.join(_LAST_MESSAGES_SECONDS)
+        told = sorted(self._failures, key=lambda failure: (_is_victim(failure[2]), failure[0]))
+        if not told:
+            return None
+        _, rank, text, returncode = told[0]
+        return RankFailedError(text, rank, returncode)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection = self._listener.accept()
+            except Exception:  # a stranger, who does not know the secret, or the end
+                continue
+            reader = threading.Thread(target=self._read, args=(connection,), daemon=True)
+            self._readers.append(reader)
+            reader.start()
+
+    def _read(self, connection: Connection) -> None:
+        with connection, contextlib.suppress(EOFError, OSError):
+            while True:
+                kind, content = connection.recv()
+                if kind == "failed":
+                    self._failures.append(content)
+                else:
+                    self._show(content)
+
+
+def _is_victim(text: str) -> bool:
+    lines = text.strip().splitlines()
+    heads = [line for line in lines if line and not line[0].isspace()]
+    return any(name in line for line in heads[1:] for name in _VICTIMS)
