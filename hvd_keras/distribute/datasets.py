@@ -23,9 +23,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from hvd_keras import objects
 from hvd_keras.distribute.ranks import Ranks
 from hvd_keras.distribute.shuffling import new_epoch
-from hvd_keras.keras.data import is_shuffled_differently
+from hvd_keras.keras.data import shuffle_seeds
 
 __all__ = ["DistributedDataset", "distribute", "from_function"]
 
@@ -114,7 +115,7 @@ def distribute(dataset: Any, ranks: Ranks) -> Any:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     _check_batched(dataset)
     if policy in (None, _Policy.AUTO, _Policy.DATA):
-        _warn_if_shuffled(dataset)
+        _warn_if_shuffled(dataset, ranks)
         part = dataset.map(
             _taking_elements(dataset, lambda element: _part(element, ranks.rank, ranks.size))
         )
@@ -223,11 +224,16 @@ def _check_batched(dataset: tf.data.Dataset) -> None:
         )
 
 
-def _warn_if_shuffled(dataset: tf.data.Dataset) -> None:
-    if is_shuffled_differently(dataset):
+def _warn_if_shuffled(dataset: tf.data.Dataset, ranks: Ranks) -> None:
+    seeds = shuffle_seeds(dataset)
+    everywhere = objects.allgather_object(
+        seeds, name="strategy.shuffle_seeds", process_set=ranks.process_set
+    )
+    if (0, 0) in seeds or any(theirs != seeds for theirs in everywhere):
         warnings.warn(
             "each rank takes its part of every batch, but the data set was shuffled without a "
-            "seed, so that the ranks' batches differ: some examples are read twice and others "
-            "not. Call shuffle(..., seed=...), or keras.utils.set_random_seed() before",
+            "seed, or with different ones, so that the ranks' batches differ: some examples are "
+            "read twice and others not. Call shuffle(..., seed=...), and before it "
+            "keras.utils.set_random_seed() with the same number on all ranks, if at all",
             stacklevel=5,
         )

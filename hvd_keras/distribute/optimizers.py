@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from hvd_keras.distribute.replica import current_replica, set_in_optimizer
 from hvd_keras.keras._distributed import DistributedMixin, distributed_in
-from hvd_keras.keras.optimizer import Keras3Mixin, adds_up_slices, distributed_class
+from hvd_keras.keras.optimizer import Keras3Mixin, adds_up_slices, keras3_class
 
 __all__ = ["install", "make_distributed"]
 
@@ -58,7 +58,7 @@ def make_distributed(optimizer: Any, strategy: Any) -> None:
     reduction = extended.ranks.gradient_reduction(
         extended.compression, extended.sparse_as_dense, adds_up_slices(optimizer)
     )
-    cls = distributed_class(type(optimizer), reduction, StrategyMixin)
+    cls = keras3_class(type(optimizer), reduction, StrategyMixin)
     object.__setattr__(optimizer, "__class__", cls)
     # One that was made outside of the scope would look for its variables there.
     object.__setattr__(optimizer, "_distribution_strategy", strategy)

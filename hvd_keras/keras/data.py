@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hvd_keras import world
 
-__all__ = ["is_shuffled_differently", "shard"]
+__all__ = ["shard", "shuffle_seeds"]
 
 _log = logging.getLogger("hvd_keras")
 
@@ -72,7 +72,7 @@ def _even_length(length: int, size: int) -> int:
 def _shard_dataset(dataset: tf.data.Dataset, rank: int, size: int, even: bool) -> tf.data.Dataset:
     if size == 1:
         return dataset
-    if is_shuffled_differently(dataset):
+    if _is_shuffled_differently(dataset):
         warnings.warn(
             "shard() was called after shuffle() without a seed: each rank shuffles differently, "
             "so the parts overlap and some elements are never read. Call shard() before shuffle().",
@@ -97,13 +97,27 @@ def _one_of_each_group(dataset: tf.data.Dataset, rank: int, size: int) -> tf.dat
     return dataset.window(size, drop_remainder=True).flat_map(pick)
 
 
-def is_shuffled_differently(dataset: tf.data.Dataset) -> bool:
+def _is_shuffled_differently(dataset: tf.data.Dataset) -> bool:
     """True if an unseeded shuffle() is upstream. A warning hangs on it, so doubt means False."""
     for step in _upstream(dataset):
         if "Shuffle" in type(step).__name__:
             seeds = (getattr(step, "_seed", None), getattr(step, "_seed2", None))
             return all(seed is not None and int(seed) == 0 for seed in seeds)
     return False
+
+
+def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
+    """Returns the seeds of the calls of shuffle() upstream, as far as they can be found out.
+
+    (0, 0) stands for none. The first of the two follows from the global seed.
+    """
+    found = []
+    for step in _upstream(dataset):
+        seeds = [getattr(step, "_seed", None), getattr(step, "_seed2", None)]
+        if "Shuffle" in type(step).__name__ and None not in seeds:
+            first, second = (int(tf.get_static_value(seed)) for seed in seeds)
+            found.append((first, second))
+    return found
 
 
 def _upstream(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:

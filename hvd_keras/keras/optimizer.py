@@ -189,18 +189,19 @@ def _make_distributed(optimizer: Any, reduction: Reduction, passes: int, average
         cls = keras2_optimizer.distributed_class(base, reduction, passes, average)
     else:
         scale = _accumulate(optimizer, passes, average)
-        cls = distributed_class(base, reduction, Keras3Mixin)
+        cls = keras3_class(base, reduction, Keras3Mixin)
         object.__setattr__(optimizer, "_hvd_accumulated_scale", scale)
     # Not a plain assignment: Keras's __setattr__ looks for variables in what is assigned.
     object.__setattr__(optimizer, "__class__", cls)
 
 
-def distributed_class(base: type, reduction: Reduction, mixin: type) -> type:
-    """Returns the subclass of a Keras 3 optimizer's class that reduces, by means of ``mixin``."""
+def keras3_class(base: type, reduction: Reduction, mixin: type[Keras3Mixin]) -> type:
+    """Returns the distributed subclass of the class of a Keras 3 optimizer."""
     # Keras gives optimizers that are public the name of the module that exports them.
     public = getattr(keras.optimizers, base.__name__, None) is base
     module = "keras.optimizers" if public else base.__module__
-    return subclass_of(base, mixin, keras, {"_hvd_reduction": reduction, "__module__": module})
+    attributes = {"_hvd_reduction": reduction, "__module__": module}
+    return subclass_of(base, mixin, keras, attributes)
 
 
 def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int, average: bool) -> float:

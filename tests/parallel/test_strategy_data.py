@@ -130,16 +130,20 @@ def test_what_is_no_data_set_of_batches_is_refused():
         STRATEGY.distribute_datasets_from_function(lambda context: None, options)
 
 
-def test_a_shuffle_that_differs_between_ranks_is_told():
-    dataset = tf.data.Dataset.range(8).shuffle(8)
+@pytest.mark.parametrize("seeds", ["none", "different"])
+def test_a_shuffle_that_differs_between_ranks_is_told(seeds):
+    tf.random.set_seed(None if seeds == "none" else 1 + RANK)
+    dataset = tf.data.Dataset.range(8).shuffle(8, seed=None if seeds == "none" else 1)
     if not hasattr(dataset, "_seed"):
         pytest.skip("this TensorFlow does not tell the seed")
-    with pytest.warns(UserWarning, match=r"without a seed.*shuffle\(\.\.\., seed="):
+    with pytest.warns(UserWarning, match=r"without a seed, or with.*shuffle\(\.\.\., seed="):
         STRATEGY.experimental_distribute_dataset(dataset.batch(4))
 
 
-def test_no_warning_with_a_seed(recwarn):
-    dataset = tf.data.Dataset.range(8).shuffle(8, seed=1).batch(4)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_no_warning_with_seeds(seed, recwarn):
+    tf.random.set_seed(3 if seed is None else None)
+    dataset = tf.data.Dataset.range(8).shuffle(8, seed=seed).batch(4)
     read = batches(STRATEGY.experimental_distribute_dataset(dataset))
     assert not [w for w in recwarn if "seed" in str(w.message)]
     assert sorted(np.ravel(read).tolist()) == list(range(8))
