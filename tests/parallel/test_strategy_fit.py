@@ -64,9 +64,17 @@ def test_optimizers(optimizer):
     assert moved > 1e-3
 
 
-@pytest.mark.parametrize("name", ["eager", "several steps per execution"])
-def test_ways_to_run(name):
-    options = {"eager": {"run_eagerly": True}}.get(name, {"steps_per_execution": 3})
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_eagerly": True},
+        {"steps_per_execution": 3},
+        {"jit_compile": True},
+        {"jit_compile": True, "steps_per_execution": 3},
+    ],
+    ids=str,
+)
+def test_ways_to_run(options):
     reference, expected = fit(None, mlp(), OPTIMIZERS["Adam"])
     model, history = fit(STRATEGY, mlp(), OPTIMIZERS["Adam"], **options)
     assert_trained_like(model, reference)
