@@ -90,6 +90,11 @@ class Reduction:
                 f"num_groups={self.num_groups} and groups={self.groups!r}: expected one of them, "
                 "and a number of at least 0"
             )
+        if self.groups is not None and not _are_groups(self.groups):
+            raise ValueError(
+                f"groups={self.groups!r}: expected a number of groups, or a list of lists of "
+                "variables, for example [model.layers[0].trainable_variables]"
+            )
         if not isinstance(self.process_set, ProcessSet):
             raise TypeError(f"process_set={self.process_set!r} is not a hvd.ProcessSet")
         if not self.gradient_predivide_factor > 0:
@@ -210,6 +215,15 @@ def _reduce_dense(
         reduced.update(zip(members, outputs, strict=True))
     for i, output in zip(reduced, fence(list(reduced.values())), strict=True):
         results[i] = compression.decompress(output, sent[i][1])
+
+
+def _are_groups(groups: Any) -> bool:
+    # A variable is no group: to iterate over it gives its elements.
+    collections = (list, tuple, set, frozenset)
+    return isinstance(groups, collections) and all(
+        isinstance(group, collections) and all(hasattr(v, "assign") for v in group)
+        for group in groups
+    )
 
 
 def _buckets(

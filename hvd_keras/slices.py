@@ -53,6 +53,7 @@ def allreduce_slices(
         return []
     if is_compiled():
         merge = False
+    slices = [_as_tensors(s) for s in slices]
     sent = [_merged(s, name) if merge else s for s in slices]
     # Who takes part is known when the operation runs only, since ranks may have joined. Counted
     # from values: XLA would know the size, and multiply by its rounded inverse instead of dividing.
@@ -78,6 +79,16 @@ def allreduce_slices(
             value = value * tf.cast(scale, value.dtype)
         results.append(tf.IndexedSlices(value, index, original.dense_shape))
     return results
+
+
+def _as_tensors(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """TensorFlow keeps what it was given, which may be lists, arrays or variables."""
+    shape = slices.dense_shape
+    return tf.IndexedSlices(
+        tf.convert_to_tensor(slices.values),
+        tf.convert_to_tensor(slices.indices),
+        None if shape is None else tf.convert_to_tensor(shape),
+    )
 
 
 def _gathered_values(

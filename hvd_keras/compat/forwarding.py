@@ -95,7 +95,11 @@ def forward(
 
         @functools.wraps(stub)
         def function(*args: Any, **kwargs: Any) -> Any:
-            given = _given(signature, signature.bind(*args, **kwargs).arguments)
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:  # which does not say of what
+                raise TypeError(f"{stub.__name__}() {error}") from None
+            given = _given(signature, bound.arguments)
             with translated():
                 target, accepted = _target(name or stub.__name__, tuple(places))
                 for argument in [a for a in given if a not in accepted]:

@@ -84,6 +84,12 @@ class DistributedMixin(_Optimizer):
         """The ranks among which gradients are reduced."""
         return self._hvd_reduction.process_set
 
+    @property
+    def scale_local_gradients(self) -> bool:
+        """Whether the gradients of the variables that are left to each rank are divided by the
+        number of ranks."""
+        return self._hvd_reduction.scale_local_gradients
+
     def _hvd_reduced_by_ranks(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         return reduce_gradients(grads, variables, self._hvd_reduction, self._hvd_local.all())
 

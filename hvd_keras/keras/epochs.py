@@ -3,7 +3,9 @@
 Ranks need not have equally many batches. One that has no more, or whose callback has ended the
 epoch, joins: the others go on among themselves, and their averages are those of the ranks still
 training. When the last has joined, before validation, all ranks take the variables of the one that
-has made the most steps. So every rank validates, saves and continues with the same model.
+has made the most steps. So every rank validates, saves and continues with the same model. Where all
+have made equally many steps their weights must be equal already; if not, a warning says so, once in
+a ``fit``.
 
 At the end of the epoch, after the callbacks, the ranks agree on ``model.stop_training``, which
 ``EarlyStopping`` and the like set from one rank's values: a rank that went on alone would wait for
@@ -24,7 +26,7 @@ import keras
 import numpy as np
 
 from hvd_keras import collectives, objects, world
-from hvd_keras.keras import _peers, _values, _versions
+from hvd_keras.keras import _peers, _values, _versions, diverged
 from hvd_keras.keras._distributed import distributed_in
 from hvd_keras.keras._variables import (
     accumulators_of,
@@ -117,6 +119,7 @@ class _Epoch:
         process_set: the ranks that train it together; None where that cannot be said, since its
             optimizers have different ones.
         broadcasters: the callbacks that keep the ranks' moving statistics together.
+        has_warned: whether the user has been told that the ranks' weights differ.
     """
 
     def __init__(
@@ -124,10 +127,12 @@ class _Epoch:
         model: Any,
         process_set: ProcessSet | None,
         broadcasters: list[BroadcastGlobalVariablesCallback],
+        has_warned: bool = False,
     ) -> None:
         self._model = model
         self._process_set = process_set
         self._broadcasters = broadcasters
+        self._has_warned = has_warned
         # In a graph of Keras 2 all ranks must have equally many batches.
         self._has_data = not _values.in_graph()
 
@@ -150,7 +155,13 @@ class _Epoch:
         if not sets and not broadcasters:
             return None
         process_set = next(iter(sets.values()), global_process_set)
-        return cls(model, process_set if len(sets) <= 1 else None, broadcasters)
+        before = getattr(callback_list, "_hvd_epoch", None)
+        return cls(
+            model,
+            process_set if len(sets) <= 1 else None,
+            broadcasters,
+            before is not None and before._has_warned,
+        )
 
     def end_of_data(self) -> None:
         """Joins, and makes the models equal; what comes after the first call does nothing."""
@@ -185,11 +196,16 @@ class _Epoch:
         """Gives all ranks the variables of the one that has made the most steps."""
         optimizers = _peers.optimizers_of(self._model)
         made = [_batches(optimizer) for optimizer in optimizers]
-        by_rank = objects.allgather_object(made, name="fit.steps", process_set=ranks)
+        local = left_to_ranks(self._model).union(*(c.local_ids for c in self._broadcasters))
+        sums = [] if self._has_warned else diverged.checksums(self._model, local)
+        told = objects.allgather_object((made, sums), name="fit.steps", process_set=ranks)
+        by_rank = [steps for steps, _ in told]
         if all(steps == by_rank[0] for steps in by_rank):
+            self._has_warned |= diverged.warn_if_different(
+                self._model, local, [sums for _, sums in told], ranks.ranks
+            )
             return
         longest = max(range(len(by_rank)), key=lambda i: (sum(by_rank[i]), -i))
-        local = left_to_ranks(self._model).union(*(c.local_ids for c in self._broadcasters))
         # What training changes without a gradient is not the longest rank's alone.
         local |= {identity(v) for v in self._model.non_trainable_weights}
         objects.broadcast_variables(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_keras import objects, world
+from hvd_keras.keras import _peers
 from hvd_keras.keras.callbacks.metric_average import average_logs
 from hvd_keras.keras.data import shard
 
@@ -56,12 +58,14 @@ def predict(model: keras.Model, x: Any, **kwargs: Any) -> Any:
 
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.
-        ValueError: there is nothing to predict for.
+        ValueError: there is nothing to predict for, or ``x`` is not the same on all ranks (of
+            datasets only their number of batches is compared).
     """
     world.require_initialized("hvd.predict()")
     if world.size() == 1:
         return model.predict(x, **kwargs)
     kwargs.setdefault("verbose", "auto" if world.rank() == 0 else 0)
+    _require_same(x)
     mine = shard(x, even=False)
     if isinstance(x, tf.data.Dataset):
         # Batches may differ in size, so each is kept apart until all are in order.
@@ -79,6 +83,30 @@ def predict(model: keras.Model, x: Any, **kwargs: Any) -> Any:
     if not ordered:
         raise ValueError("hvd.predict(): x is empty on all ranks")
     return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *ordered)
+
+
+def _require_same(x: Any) -> None:
+    """Raises on all ranks where they were given different data, such as each its part."""
+    if isinstance(x, tf.data.Dataset):
+        mine = [(f"{int(x.cardinality())} batches", 0)]
+    else:
+        arrays = [np.ascontiguousarray(keras.ops.convert_to_numpy(v)) for v in tf.nest.flatten(x)]
+        mine = [(f"{a.dtype}{list(a.shape)}", _checksum(a)) for a in arrays]
+    peers = _peers.gather(mine, "predict")
+    if all(peer == peers[0] for peer in peers):
+        return
+    shapes = [", ".join(shape for shape, _ in peer) for peer in peers]
+    what = _peers.by_rank(shapes) if len(set(shapes)) > 1 else f"{shapes[0]} of other values"
+    raise ValueError(
+        "hvd.predict(): x must be the whole data, the same on all ranks, of which each takes its "
+        f"part; found {what}. Give it what is not sharded, or use model.predict(x) for the rank's "
+        "own part"
+    )
+
+
+def _checksum(array: np.ndarray) -> int:
+    # The bytes of an array of objects are addresses.
+    return 0 if array.dtype.hasobject else zlib.crc32(array.tobytes())
 
 
 def _inputs(dataset: tf.data.Dataset) -> Any:

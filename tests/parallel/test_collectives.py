@@ -201,6 +201,19 @@ def test_grouped_allreduce_mixes_dense_and_sparse():
         np.testing.assert_array_equal(tf.convert_to_tensor(slices), dense_sum_of_slices())
 
 
+@MODES
+def test_indexed_slices_of_lists_arrays_and_variables(run):
+    # TensorFlow keeps them as they are given.
+    def function():
+        value = np.array([[RANK + 1.0]])
+        # In eager code, since the modes make graphs of their own.
+        value = tf.Variable(value) if tf.executing_eagerly() else value
+        parts = (value, [RANK], np.array([SIZE, 1]))
+        return tf.convert_to_tensor(hvd.allreduce(tf.IndexedSlices(*parts), op=hvd.Sum))
+
+    assert np.asarray(run(function)).tolist() == [[rank + 1.0] for rank in range(SIZE)]
+
+
 def test_indexed_slices_of_integers_truncate():
     mine = tf.IndexedSlices(tf.constant([[7]]), tf.constant([0]), tf.constant([1, 1]))
     result = hvd.allreduce(mine, op=hvd.Average)

@@ -55,6 +55,23 @@ def test_predict_of_a_dataset(rows):
     np.testing.assert_allclose(hvd.predict(one, dataset), one.predict(x, verbose=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["rows", "values", "batches"])
+def test_predict_of_other_data_on_each_rank(kind):
+    x = np.full((6, 4), 1.0, "float32")
+    part = {
+        "rows": lambda: hvd.shard(x[:4], even=False),
+        "values": lambda: x + hvd.rank(),
+        "batches": lambda: tf.data.Dataset.from_tensor_slices(x[hvd.rank() :]).batch(1),
+    }
+    found = {
+        "rows": "float32.2, 4. on rank 0; float32.1, 4. on ranks 1, 2",
+        "values": "float32.6, 4. of other values",
+        "batches": "6 batches on rank 0; 5 batches on rank 1; 4 batches on rank 2",
+    }
+    with pytest.raises(ValueError, match=f"the same on all ranks, .* found {found[kind]}"):
+        hvd.predict(model(), part[kind]())
+
+
 def test_predict_of_nothing():
     with pytest.raises(ValueError, match="x is empty"):
         hvd.predict(model(), np.zeros((0, 4)))

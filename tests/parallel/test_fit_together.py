@@ -1,5 +1,6 @@
 """What fit tells its users: ranks that train alone, gradients reduced twice, progress bars."""
 
+import functools
 import re
 import warnings
 
@@ -132,3 +133,58 @@ def test_best_model_checkpoint(shared_tmp_path):
         np.array_equal(a, b)
         for a, b in zip(loaded.get_weights(), model().get_weights(), strict=True)
     )
+
+
+def unequal(optimizer=None):
+    """A model whose kernel is another one on each rank, and whose bias is the same."""
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(1, name="first"), keras.layers.Dense(1, name="last")]
+    different = keras.Sequential([keras.Input((3,)), *layers], name="net")
+    layers[1].kernel.assign(np.full((1, 1), 2.0 + hvd.rank()))
+    different.compile(optimizer or hvd.DistributedOptimizer(keras.optimizers.SGD(2**-10)), "mse")
+    return different
+
+
+def differ(caught):
+    return [m for m in caught if "differ from those on rank 0" in m]
+
+
+def test_weights_that_differ_are_told_once():
+    net = unequal()
+    caught = differ(warnings_of(lambda: net.fit(*data(), epochs=3, verbose=0)))
+    assert len(caught) == 1
+    assert f"rank {hvd.rank()}: at the end of an epoch" in caught[0]
+    assert re.search("1 of 4 trainable variables, the first of them '.*last/kernel'", caught[0])
+    others = ", ".join(map(str, range(1, hvd.size())))
+    assert f"of the model 'net' on rank{'s' if hvd.size() > 2 else ''} {others} differ" in caught[0]
+
+
+def test_weights_that_are_broadcast_are_not_told():
+    net = unequal()
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    fit = functools.partial(net.fit, *data(), epochs=2, verbose=0, callbacks=callbacks)
+    assert not differ(warnings_of(fit))
+    net = unequal()
+    hvd.broadcast_variables(net.weights, root_rank=0)
+    assert not differ(warnings_of(lambda: net.fit(*data(), epochs=2, verbose=0)))
+
+
+def test_weights_of_each_ranks_own_are_not_told():
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(2**-10))
+    net = unequal(optimizer)
+    optimizer.register_local_var(net.layers[1].kernel)
+    assert not differ(warnings_of(lambda: net.fit(*data(), epochs=2, verbose=0)))
+
+
+def test_a_learning_rate_that_one_rank_changes_is_told():
+    class Change(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1 and hvd.rank() == 1:
+                self.model.optimizer.learning_rate.assign(2**-5)
+
+    net = model()
+    net.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(2**-10)), "mse")
+    fit = functools.partial(net.fit, *data(), epochs=3, verbose=0, callbacks=[Change()])
+    caught = differ(warnings_of(fit))
+    assert len(caught) == 1
+    assert "on rank 1 differ" in caught[0]

@@ -153,3 +153,11 @@ def test_process_set_of_an_optimizer_and_a_tape():
         with pytest.raises(ValueError, match="rank 1 is not in ProcessSet"):
             applied(optimizer)
     hvd.remove_process_set(pair)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_what_an_optimizer_says_of_local_gradients(scale):
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), scale_local_gradients=scale)
+    assert optimizer.scale_local_gradients is scale
+    outer = keras.optimizers.LossScaleOptimizer(optimizer)
+    assert outer.inner_optimizer.scale_local_gradients is scale

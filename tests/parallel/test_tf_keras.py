@@ -378,6 +378,7 @@ def test_local_variables_and_layers(make):
     optimizer = hvd.PartialDistributedOptimizer(make(), local_layers=model.layers[1])
     optimizer.register_local_var(model.layers[0].bias)
     assert optimizer.process_set is hvd.global_process_set
+    assert optimizer.scale_local_gradients is True
     fit(model, optimizer, dataset(True))
     local = [model.layers[0].bias, *model.layers[1].trainable_variables]
     shared = [v for v in model.trainable_variables if all(v is not other for other in local)]

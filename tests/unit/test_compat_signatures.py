@@ -236,6 +236,30 @@ def test_signatures(module, found):
             assert found[0][f"{module}.{name}"] == arguments.removesuffix(")"), f"{module}.{name}"
 
 
+def test_wrong_arguments_are_told_of_the_function():
+    program = """
+import horovod.keras as hvd
+for given, options in ((), {}), ((1,), {"backward_passes_per_step": 2}):
+    try:
+        hvd.DistributedOptimizer(*given, **options)
+    except TypeError as error:
+        print("RESULT", error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-m", "hvd_keras.compat", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert found == [
+        "RESULT DistributedOptimizer() missing a required argument: 'optimizer'",
+        "RESULT DistributedOptimizer() got an unexpected keyword argument "
+        "'backward_passes_per_step'",
+    ]
+
+
 def test_names(found):
     assert found[1] == []
 

@@ -131,7 +131,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         variables = shared_variables(self.model, self.local_ids)
         values = _values.read(variables)
         shapes = [(value.shape, str(value.dtype)) for value in values]
-        _require_same_variables(_peers.gather(shapes, "broadcast"))
+        _require_same_variables(_peers.gather(shapes, "broadcast"), variables)
         values = objects.broadcast_object(values, self.root_rank, name="hvd.callbacks.session")
         _values.write(variables, values)
 
@@ -140,7 +140,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         seeds = _seed_states(self.model)
         shapes = [(tuple(v.shape), str(v.dtype)) for v in variables]
         peers = _peers.gather((shapes, [s.tobytes() for _, s in seeds]), "broadcast")
-        _require_same_variables([shapes for shapes, _ in peers])
+        _require_same_variables([shapes for shapes, _ in peers], variables)
         _spread_seeds(seeds, [states for _, states in peers], self.root_rank)
 
     def _require_all_sent(self, sent: list[Any]) -> None:
@@ -183,14 +183,21 @@ def _unwrap_step(model: keras.Model) -> None:
         model.train_function = model.train_function.run_step
 
 
-def _require_same_variables(by_rank: list[list[tuple]]) -> None:
+def _require_same_variables(by_rank: list[list[tuple]], mine: list[Any]) -> None:
     if len({len(shapes) for shapes in by_rank}) > 1:
         counts = _peers.by_rank(f"{len(shapes)} variables" for shapes in by_rank)
-        raise ValueError(f"The ranks' models and optimizers differ: {counts}")
+        raise ValueError(
+            f"The ranks' models and optimizers differ: {counts}. Make the same model, and compile "
+            "it with the same optimizer, on all ranks"
+        )
     for index, variants in enumerate(zip(*by_rank, strict=True)):
         if len(set(variants)) > 1:
             shapes = _peers.by_rank(f"{dtype}{list(shape)}" for shape, dtype in variants)
-            raise ValueError(f"The ranks' models differ: variable number {index} is {shapes}")
+            name = getattr(mine[index], "path", mine[index].name)
+            raise ValueError(
+                f"The ranks' models differ: variable number {index} ({name!r} on rank "
+                f"{world.rank()}) is {shapes}. Make the same model on all ranks"
+            )
 
 
 def _seed_states(model: keras.Model) -> list[tuple[Any, np.ndarray]]:

@@ -200,7 +200,8 @@ def _require_same_metrics(peers: list[dict[str, Any]]) -> None:
         raise ValueError(
             "MetricAverageCallback: the ranks log different metrics: "
             f"{_peers.by_rank(', '.join(some) or 'nothing' for some in keys)}. Metrics, and "
-            "validation data, must be given on all ranks or on none"
+            "validation data, must be given on all ranks or on none, and every rank needs at least "
+            "one batch of each"
         )
     if len({peer["epoch"] for peer in peers}) > 1:
         raise ValueError(
