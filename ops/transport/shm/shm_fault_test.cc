@@ -27,7 +27,7 @@
 namespace hvd::shm {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr int kSchedules = 30;
 #else
 constexpr int kSchedules = 200;
@@ -278,6 +278,11 @@ void CheckOthersFailed(const Schedule& schedule, const Shared& shared, Code code
 }
 
 TEST(Faults, EndInAnErrorOnEverySurvivorAndNeverInAWaitOrAWrongResult) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP()
+      << "The thread sanitizer does not see what another process stores, and takes what it "
+         "orders for races. The tests with threads as ranks run under it.";
+#endif
   const auto first =
       static_cast<uint64_t>(FromEnvironment("HVD_FAULT_SEED", std::random_device()()));
   const int schedules = static_cast<int>(FromEnvironment("HVD_FAULT_SCHEDULES", kSchedules));
