@@ -7,6 +7,7 @@ lists. Paths are relative to the folder named by the prefix.
 # ops/core: the engine. No TensorFlow, no Python.
 CORE_HDRS = [
     "adasum.h",
+    "clock.h",
     "communicator.h",
     "dtype.h",
     "engine.h",

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvd_keras.diagnostics import FORMAT
+
 __all__ = ["diagnose", "main"]
 
-_FORMAT = "hvd_keras flight recorder 1"
 _LISTED = 8
 
 
@@ -50,13 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", help="the folder with the ranks' files, rank-0.json, rank-1.json")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    folder = Path(parser.parse_args(arguments).folder)
+    parsed = parser.parse_args(arguments)
     try:
-        diagnosis = diagnose(load(folder))
+        diagnosis = diagnose(load(Path(parsed.folder)))
     except (OSError, ValueError) as error:
         print(f"hvd-diagnose: error: {error}", file=sys.stderr)
         return 2
-    if parser.parse_args(arguments).json:
+    if parsed.json:
         print(json.dumps(diagnosis._asdict(), indent=1))
         return 0
     for line in [*diagnosis.ranks, "", *diagnosis.partings, "", f"Verdict: {diagnosis.verdict}"]:
@@ -77,8 +78,8 @@ def load(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("rank-*.json")):
         try:
             dump = json.loads(path.read_text())
-            if dump["format"] != _FORMAT:
-                raise ValueError(f"its format is {dump['format']!r}; expected {_FORMAT!r}")
+            if dump["format"] != FORMAT:
+                raise ValueError(f"its format is {dump['format']!r}; expected {FORMAT!r}")
             _check(dump)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a flight recorder: {error}") from error

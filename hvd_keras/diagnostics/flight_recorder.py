@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hvd_keras import _library, world
+from hvd_keras.diagnostics import FORMAT
+from hvd_keras.launch.processes import is_alive
 
-__all__ = ["FORMAT", "dump_flight_recorder"]
-
-FORMAT = "hvd_keras flight recorder 1"
+__all__ = ["dump_flight_recorder"]
 
 
 def dump_flight_recorder(folder: str | os.PathLike[str] | None = None) -> str:
@@ -46,7 +46,7 @@ def dump_flight_recorder(folder: str | os.PathLike[str] | None = None) -> str:
     core = _library.core
     path = _write(target, settings.rank, core)
     pids = core.pids()
-    living = [rank for rank, pid in enumerate(pids) if _is_alive(pid)]
+    living = [rank for rank, pid in enumerate(pids) if is_alive(pid)]
     if living and living[0] == settings.rank:
         for rank in sorted(set(range(len(pids))) - set(living)):
             _write(target, rank, core)
@@ -91,11 +91,3 @@ def _own_folder(segment: str) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else; set HVD_FLIGHT_RECORDER_DIR")
     return folder
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")

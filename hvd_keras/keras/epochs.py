@@ -177,20 +177,12 @@ class _Epoch:
     def agree_to_stop(self) -> None:
         if self._process_set is None:
             return
-        wants = bool(self._model.stop_training)
-        if _values.in_graph():
-            by_rank = objects.allgather_object(
-                wants, name="fit.stop_training", process_set=self._process_set
-            )
-            self._model.stop_training = any(by_rank)
-            return
-        stop = collectives.allreduce(
-            int(wants),
-            op=collectives.Max,
+        by_rank = objects.allgather_object(
+            bool(self._model.stop_training),
             name="fit.stop_training",
             process_set=self._process_set,
         )
-        self._model.stop_training = bool(stop)
+        self._model.stop_training = any(by_rank)
 
     def _share_the_longest(self, ranks: ProcessSet) -> None:
         """Gives all ranks the variables of the one that has made the most steps."""

@@ -48,13 +48,13 @@ def read_hostfile(path: str) -> list[HostSlots]:
         if not words:
             continue
         slots_text = words[1].partition("slots=")[2] if len(words) == 2 else "1"
-        is_number = slots_text.isascii() and slots_text.isdigit() and len(slots_text) < 7
-        if len(words) > 2 or not is_number or int(slots_text) < 1:
+        slots = _slots(slots_text)
+        if len(words) > 2 or slots is None:
             raise LaunchError(
                 f"-hostfile {path}: line {number} is {line!r}; expected a host and slots=N, "
                 "for example localhost slots=4."
             )
-        slots_of[words[0]] = slots_of.get(words[0], 0) + int(slots_text)
+        slots_of[words[0]] = slots_of.get(words[0], 0) + slots
     if not slots_of:
         raise LaunchError(f"-hostfile {path}: it names no host.")
     return [HostSlots(host, slots) for host, slots in slots_of.items()]
@@ -70,13 +70,19 @@ def _parse_entry(entry: str, text: str) -> HostSlots:
         well_formed = True
         if not colon:
             slots_text = "1"
-    is_number = slots_text.isascii() and slots_text.isdigit() and len(slots_text) < 7
-    if not (well_formed and host and is_number and int(slots_text) > 0):
+    slots = _slots(slots_text)
+    if not (well_formed and host and slots is not None):
         raise LaunchError(
             f"-H expects host:slots[,host:slots...] with slots of 1 or more, "
             f"for example localhost:4, but {entry!r} in {text!r} is not of that form."
         )
-    return HostSlots(host, int(slots_text))
+    return HostSlots(host, slots)
+
+
+def _slots(text: str) -> int | None:
+    """A number of slots of 1 or more; None if the text is none."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 7
+    return int(text) if is_number and int(text) > 0 else None
 
 
 def is_local_host(host: str) -> bool:

@@ -38,6 +38,11 @@ def signal_process(pid: int, signum: int) -> None:
         os.kill(pid, signum)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process is there, and more than a zombie."""
+    return _living_parent(str(pid)) is not None
+
+
 def descendants(root: int) -> list[int]:
     """The living processes below ``root``, parents before children."""
     children: dict[int, list[int]] = {}

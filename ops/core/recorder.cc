@@ -1,23 +1,17 @@
 #include "ops/core/recorder.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <utility>
+
+#include "ops/core/clock.h"
 
 namespace hvd {
 namespace {
 
 constexpr char kCut[] = "...";
 constexpr size_t kCallWords = sizeof(FlightCall) / sizeof(uint64_t);
-
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 // Of a long name the end tells more: scopes come first.
 void CopyName(const std::string& name, char* target) {
@@ -86,7 +80,7 @@ bool ReadRecord(const FlightRecord& record, FlightEntry* entry) {
 
 FlightCall Describe(const Request& request, uint64_t occurrence, uint64_t fingerprint) {
   FlightCall call = {};
-  call.posted_ns = NowNs();
+  call.posted_ns = ClockNs(CLOCK_REALTIME);
   call.process_set = request.process_set;
   call.occurrence = occurrence;
   call.fingerprint = fingerprint;
@@ -130,14 +124,15 @@ uint64_t FlightRecorder::Posted(const Request& request, uint64_t occurrence, uin
 
 void FlightRecorder::Started(uint64_t number) {
   FlightRecord* record = Find(number);
-  if (record != nullptr) record->started_ns.store(NowNs(), std::memory_order_relaxed);
+  if (record != nullptr)
+    record->started_ns.store(ClockNs(CLOCK_REALTIME), std::memory_order_relaxed);
 }
 
 void FlightRecorder::Ended(uint64_t number, Code code) {
   FlightRecord* record = Find(number);
   if (record == nullptr) return;
   record->code.store(static_cast<int64_t>(code), std::memory_order_relaxed);
-  record->ended_ns.store(NowNs(), std::memory_order_relaxed);
+  record->ended_ns.store(ClockNs(CLOCK_REALTIME), std::memory_order_relaxed);
 }
 
 std::vector<FlightEntry> ReadLastRecords(const FlightRing& ring, int count) {

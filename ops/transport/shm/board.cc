@@ -6,18 +6,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ops/core/clock.h"
+
 namespace hvd::shm {
 namespace {
 
 constexpr int64_t kLockSliceNs = 250'000'000;
 
 void SetBit(uint64_t* bits, int rank) { bits[rank / 64] |= uint64_t{1} << (rank % 64); }
-
-int64_t MonotonicNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 int32_t* BucketOf(Board* board, uint64_t key) { return &board->buckets[key % kBoardBuckets]; }
 
@@ -109,7 +105,7 @@ int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement) {
   slot.key_high = key.high;
   slot.fingerprint = announcement.fingerprint;
   slot.ticket = 0;
-  slot.posted_ns = MonotonicNs();
+  slot.posted_ns = ClockNs(CLOCK_MONOTONIC);
   slot.deadline_ns = 0;
   slot.reported = 0;
   slot.process_set = announcement.request->process_set;
@@ -138,8 +134,8 @@ std::vector<int> Arrive(Segment* segment, int32_t index, int rank, const Arrival
   SetBit(slot.arrived_bits, rank);
   slot.last_rank = rank;
   if (arrival.timeout_seconds > 0) {
-    const int64_t deadline =
-        MonotonicNs() + static_cast<int64_t>(std::min(arrival.timeout_seconds, 1e9) * 1e9);
+    const int64_t deadline = ClockNs(CLOCK_MONOTONIC) +
+                             static_cast<int64_t>(std::min(arrival.timeout_seconds, 1e9) * 1e9);
     if (slot.deadline_ns == 0 || deadline < slot.deadline_ns) slot.deadline_ns = deadline;
   }
   board.activity.fetch_add(1, std::memory_order_relaxed);

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/core/clock.h"
 #include "ops/transport/shm/thread_world.h"
 #include "ops/transport/shm/workload.h"
 
@@ -39,12 +39,6 @@ constexpr int64_t kJobLimitNs = 20'000'000'000;  // of a whole job: nothing may 
 enum Fault { kKill, kExit, kCrash, kStop, kSleep, kLeave, kSkip, kKillFromOutside, kFaults };
 const char* const kFaultNames[] = {"kill",  "exit",  "crash", "stop",
                                    "sleep", "leave", "skip",  "kill from outside"};
-
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -94,7 +88,7 @@ void Sleep(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 
 // True if the victim goes on with the operation.
 bool Commit(const Schedule& schedule, Shared* shared) {
-  shared->fault_ns.store(NowNs());
+  shared->fault_ns.store(ClockNs(CLOCK_MONOTONIC));
   switch (schedule.fault) {
     case kKill:
       kill(getpid(), SIGKILL);
@@ -144,7 +138,7 @@ void RunRank(const std::string& address, const Schedule& schedule, int r, Shared
       rank.engine().Submit(std::move(request));
       const Status status = results.Wait()[0];
       if (!status.ok()) {
-        outcome.failed_ns.store(NowNs());
+        outcome.failed_ns.store(ClockNs(CLOCK_MONOTONIC));
         outcome.code.store(static_cast<int>(status.code()));
         std::snprintf(outcome.text, sizeof(outcome.text), "%s", status.message().c_str());
         break;
@@ -180,7 +174,7 @@ class Job {
 
   // Plays the launcher until all ranks are gone; false if one had to be killed for that.
   bool WaitForEnd() {
-    const int64_t begin = NowNs();
+    const int64_t begin = ClockNs(CLOCK_MONOTONIC);
     const bool from_outside = schedule_.fault == kKillFromOutside;
     int64_t kill_at = from_outside ? begin + schedule_.delay_ms * int64_t{1'000'000} : INT64_MAX;
     bool in_time = true;
@@ -196,7 +190,7 @@ class Job {
       } else {
         Sleep(1);
       }
-      const int64_t now = NowNs();
+      const int64_t now = ClockNs(CLOCK_MONOTONIC);
       if (now > kill_at) {
         shared_->fault_ns.store(now);
         Signal(schedule_.victim, SIGKILL);

@@ -1,12 +1,11 @@
 #include "ops/transport/shm/stall_reporter.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <set>
 
+#include "ops/core/clock.h"
 #include "ops/core/ranks.h"
 #include "ops/transport/shm/board.h"
 #include "ops/transport/shm/process.h"
@@ -18,12 +17,6 @@ constexpr int64_t kAnswerNs = 1'000'000'000;  // for a rank to say where it stan
 constexpr size_t kMaxCollectives = 6;         // named in a message, of all and of each rank
 constexpr size_t kMaxRanksDescribed = 8;
 constexpr int kRecordsSearched = 100;  // for names like the one that a rank has not called
-
-int64_t ClockNs(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 std::string Seconds(int64_t ns) {
   char text[32];

@@ -1,11 +1,10 @@
 #include "ops/transport/shm/stuck_detector.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
 
+#include "ops/core/clock.h"
 #include "ops/core/ranks.h"
 #include "ops/transport/shm/board.h"
 #include "ops/transport/shm/process.h"
@@ -15,12 +14,6 @@ namespace {
 
 constexpr double kIdleShare = 0.05;  // of one processor
 constexpr size_t kMaxListed = 8;     // collectives, or ranks, named in a message
-
-int64_t ClockNs(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
 
 bool IsWaiting(const BoardSlot& slot) { return slot.in_use && !slot.published; }
 
