@@ -95,6 +95,8 @@ def _report_exceptions() -> None:
             with contextlib.suppress(Exception):
                 text = "".join(traceback.format_exception(kind, error, trace))
                 _library.core.abort_for_exception(text)
+                # Where another rank is about to abort the job, this process may end before it has.
+                _library.core.call_watcher(_library.core.CALL_ABORT)
         return hook(kind, error, trace)
 
     report._hvd = True  # type: ignore[attr-defined]
