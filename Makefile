@@ -32,7 +32,7 @@ CXX_SOURCES = $(shell find ops -name '*.h' -o -name '*.cc' -o -name '*.inc')
 # A TensorFlow that was installed after the last build is one more reason to build.
 INSTALLED_TENSORFLOW = $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow/__init__.py)
 BAZEL_TEST = $(BAZEL) test --repo_env=PYTHON_BIN_PATH=$(abspath $(BIN)/python)
-FRAMEWORK_FREE := //ops/core/... //ops/transport/... //ops/world/...
+FRAMEWORK_FREE := //ops/core/... //ops/transport/... //ops/hosts/... //ops/world/...
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
