@@ -56,6 +56,16 @@ class OutputPump:
         self._watch(fd, selectors.EVENT_READ, functools.partial(self._read, stream))
         return stream
 
+    def read_pending(self) -> None:
+        """Reads what the pipes hold now, without waiting for their writers to be gone."""
+        for stream in self._streams:
+            while stream.fd >= 0 and self._read(stream):
+                pass
+
+    def put_line(self, line: bytes) -> None:
+        """Writes a line that is meant for a program to standard error."""
+        self._stderr.put(line)
+
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to standard error."""
         self._stderr.note(self, 1)
