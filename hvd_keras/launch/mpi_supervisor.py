@@ -18,11 +18,11 @@ from typing import Any
 from hvd_keras.launch import ending, environment, processes, report
 from hvd_keras.launch.job import Job, JobResult, RankResult
 from hvd_keras.launch.output import TAIL_LINE_BYTES, TAIL_LINES, is_onset
-from hvd_keras.launch.rank_reports import RankReport, parse_report
+from hvd_keras.launch.rank_reports import LineJoiner, RankReport, parse_report
 from hvd_keras.launch.supervisor import Supervisor
 
 _LAUNCHER = -1  # in place of a rank
-_LABEL = re.compile(rb"(?:\d{4}-[\d-]+T[\d:.]+ )?\[(\d+)\]<stderr>: ")
+_LABEL = re.compile(rb"(?:\d{4}-[\d-]+T[\d:.]+ )?\[(\d+)\]<(stdout|stderr)>: ")
 # After the last report: the launcher has to end its daemons, and what it started by ssh.
 _LAUNCHER_SECONDS = 5.0
 
@@ -50,6 +50,7 @@ class MpiSupervisor(Supervisor):
         super().__init__(job, control_fd, status_fd)
         assert job.mpi is not None
         self._mpi = job.mpi
+        self._joiner = LineJoiner()
         self._known: dict[int, _RemoteRank] = {}
         self._error: RankReport | None = None
         self._last_writer = (_LAUNCHER, 0)
@@ -60,6 +61,7 @@ class MpiSupervisor(Supervisor):
         env = environment.current_environment()
         self._flight_recorder = env.get(environment.FLIGHT_RECORDER_VARIABLE, "")
         launcher = self._start_rank(_LAUNCHER, env, self._take_reports)
+        self._output.may_fill_stdout(launcher.stderr)
         self._ranks.append(launcher)
         if self._job.verbose:
             self._say(f"{self._mpi.name}: pid {launcher.pid}")
@@ -67,15 +69,23 @@ class MpiSupervisor(Supervisor):
     # What the ranks say
 
     def _take_reports(self, lines: list[bytes]) -> list[bytes]:
+        """Returns what of these lines of the launcher's standard error is to be shown there."""
         shown = []
-        for line in lines:
-            line, message = parse_report(line)
+        for piece in lines:
+            whole = self._joiner.feed(piece)
+            if whole is None:
+                continue
+            line, message = parse_report(whole)
             if message is not None:
                 self._on_report(message)
             if not line.strip(b"\0"):
                 continue
-            shown.append(line)
             match = _LABEL.match(line)
+            if match and match[2] == b"stdout":
+                self._last_writer = (_LAUNCHER, 0)
+                self._output.put_line(line, to_stdout=True)
+                continue
+            shown.append(line)
             self._remember(
                 int(match[1]) if match else _LAUNCHER, line[match.end() :] if match else line
             )

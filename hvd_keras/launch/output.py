@@ -7,6 +7,8 @@ what goes to one descriptor of the launcher and writes it without ever blocking 
 from __future__ import annotations
 
 import collections
+import contextlib
+import fcntl
 import os
 import select
 import stat
@@ -131,6 +133,40 @@ class Sink:
                 self._queue.popleft()
 
 
+class PacketSink(Sink):
+    """A pipe to an MPI launcher, through which it gets whole lines only.
+
+    Launchers pass on whatever one read gave them, so that the lines of several ranks would cut into
+    each other. So nothing is written before all that came earlier has been read: the pipe is made
+    to hold one page, and then polls as writable when it is empty. Longer lines go in pieces
+    (:func:`hvd_keras.launch.rank_reports.cut_line`).
+
+    Args:
+        fd: the pipe.
+        cut: cuts a line into lines of no more than a number of bytes.
+    """
+
+    def __init__(self, fd: int, cut: Callable[[bytes, int], list[bytes]]) -> None:
+        super().__init__(fd)
+        self._cut = cut
+        with contextlib.suppress(OSError):  # no pipe: then as well as it goes
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WRITE_BYTES)
+
+    def put(self, data: bytes) -> None:
+        """See the base class; ``data`` are whole lines."""
+        for line in data.splitlines(keepends=True):
+            for piece in self._cut(line, _WRITE_BYTES):
+                if self.error is not None:
+                    return
+                # The first may have been written in part.
+                if len(self._queue) > 1 and len(self._queue[-1]) + len(piece) <= _WRITE_BYTES:
+                    self._queue[-1] = memoryview(bytes(self._queue[-1]) + piece)
+                else:
+                    self._queue.append(memoryview(piece))
+                self.queued += len(piece)
+        self.pump()
+
+
 class RankStream:
     """The standard output or error of one rank, on its way to a sink.
 
@@ -138,6 +174,7 @@ class RankStream:
         rank: the rank.
         fd: the reading end of the pipe, -1 once it is closed.
         sink: where lines go.
+        sinks: all sinks that must not be full for the pipe to be read.
         onset: when the last traceback began (``time.monotonic``), or None.
         line_filter: what all lines go through first, or None.
     """
@@ -149,6 +186,7 @@ class RankStream:
         self.name = name
         self.fd = fd
         self.sink = sink
+        self.sinks = [sink]
         self.onset: float | None = None
         self.line_filter: LineFilter | None = None
         self._label = label

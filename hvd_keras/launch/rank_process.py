@@ -25,6 +25,7 @@ if __name__ == "__main__":  # started by path, isolated from the user's modules
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import time
@@ -34,7 +35,9 @@ from hvd_keras.launch import environment, processes
 from hvd_keras.launch.command import find_program
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.job import PASSED_ON, Job
-from hvd_keras.launch.rank_reports import RankReport
+from hvd_keras.launch.output import PacketSink
+from hvd_keras.launch.pump import OutputPump
+from hvd_keras.launch.rank_reports import RankReport, cut_line
 from hvd_keras.launch.schedulers import Placement, find_placement
 from hvd_keras.launch.supervisor import ENDING, Rank, Supervisor
 
@@ -43,9 +46,9 @@ class RankSupervisor(Supervisor):
     """Runs one rank of an MPI job. ``run`` is called once; ``exit_code`` then says how it ended."""
 
     def __init__(self, job: Job, cwd: str, placement: Placement, control_fd: int) -> None:
-        super().__init__(job, control_fd, os.open(os.devnull, os.O_WRONLY))
         self._cwd = cwd
         self._placement = placement
+        super().__init__(job, control_fd, os.open(os.devnull, os.O_WRONLY))
         self._told = False
         self._ended_at = 0.0
 
@@ -86,6 +89,18 @@ class RankSupervisor(Supervisor):
         host = os.uname().nodename
         message = RankReport(event, self._placement.rank, host, pid, returncode, told, text)
         self._output.put_line(message.to_line())
+
+    def _make_output(self) -> OutputPump:
+        # Both streams through one pipe: hvdrun parts them by the marks. Standard output may be a
+        # terminal of the launcher's making, of which nobody can say how much was read.
+        cut = functools.partial(cut_line, self._placement.rank)
+        return OutputPump(self._job, self._selector, self._on_lost_output, PacketSink(2, cut))
+
+    def _say(self, text: str) -> None:
+        super()._say(f"rank {self._placement.rank} (host {os.uname().nodename}): {text}")
+
+    def _explain_interrupt(self) -> None:
+        pass  # hvdrun has said it
 
     def _pass_on(self, signum: int) -> None:
         self._told = self._told or signum in ENDING

@@ -13,6 +13,44 @@ _MARK = b"\x1ehvdrun:"
 _LONGEST_TEXT = 700
 
 
+_PIECE = b"\x1ehvdrun+"
+_LAST_PIECE = b"\x1ehvdrun."
+
+
+def cut_line(rank: int, line: bytes, longest: int) -> list[bytes]:
+    """Cuts a line of a rank's into lines of at most ``longest`` bytes; :class:`LineJoiner` joins.
+
+    Between the pieces of one line there is nothing else of that rank.
+    """
+    if len(line) <= longest:
+        return [line]
+    head = b"%d:" % rank
+    step = longest - len(_PIECE) - len(head) - 1
+    pieces = [line[at : at + step] for at in range(0, len(line), step)]
+    # The last one has the line's own end, and may be that end alone.
+    return [
+        *(_PIECE + head + piece + b"\n" for piece in pieces[:-1]),
+        _LAST_PIECE + head + pieces[-1],
+    ]
+
+
+class LineJoiner:
+    """Makes lines of the pieces of :func:`cut_line`, of all ranks."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[bytes, list[bytes]] = {}
+
+    def feed(self, line: bytes) -> bytes | None:
+        """The whole line that this one is or completes; None while there is more to come."""
+        if not line.startswith((_PIECE, _LAST_PIECE)):
+            return line
+        rank, _, piece = line[len(_PIECE) :].partition(b":")
+        if line.startswith(_PIECE):
+            self._pieces.setdefault(rank, []).append(piece[:-1])
+            return None
+        return b"".join([*self._pieces.pop(rank, ()), piece])
+
+
 class RankReport(NamedTuple):
     """One message.
 

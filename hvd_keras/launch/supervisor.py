@@ -68,7 +68,7 @@ class Supervisor:
         self._control_fd = control_fd
         self._status_fd = status_fd
         self._selector = selectors.DefaultSelector()
-        self._output = OutputPump(job, self._selector, self._on_lost_output)
+        self._output = self._make_output()
         self._ranks: list[Rank] = []
         self._segment_fd = -1
         self._flight_recorder = ""
@@ -81,6 +81,9 @@ class Supervisor:
         self._childless = False
         self._only_leftovers = False
         self._late: list[int] = []
+
+    def _make_output(self) -> OutputPump:
+        return OutputPump(self._job, self._selector, self._on_lost_output)
 
     def run(self) -> None:
         """Runs the job to its end and sends its result."""
@@ -213,9 +216,12 @@ class Supervisor:
         elif self._ending is None:
             self._ending = ending.after_signal(self._job, now, signum)
             if signum == signal.SIGINT:
-                self._say("interrupted, waiting for the ranks to end; again to kill them.")
+                self._explain_interrupt()
         elif cause != "signal":
             self._ending = ending.at_once(cause, self._job, now)
+
+    def _explain_interrupt(self) -> None:
+        self._say("interrupted, waiting for the ranks to end; again to kill them.")
 
     def _signal_ranks(self, signum: int) -> None:
         for rank in self._living():
