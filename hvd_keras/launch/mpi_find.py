@@ -45,10 +45,10 @@ def find_mpi(command: Sequence[str], env: Mapping[str, str]) -> FoundMpi:
         LaunchError: mpi4py or the MPI library is missing, or no launcher fits.
     """
     python = interpreter_of(command, env)
-    library = ask_library(python, env) if python else None
+    library = ask_library(python, env) if python else _probable_library(env)
     others = []
     for entry in _launchers(python, env):
-        # Without a library the command is a script of its own; hvd.init() compares the sizes.
+        # Where the library is not known, hvd.init() compares the sizes.
         if library is None or _fits(entry.mpi, library):
             return entry
         others.append(f"{entry.path} ({entry.mpi.name})")
@@ -83,6 +83,14 @@ def interpreter_of(command: Sequence[str], env: Mapping[str, str]) -> str | None
     if not command or not re.fullmatch(r"python[0-9.]*", os.path.basename(command[0])):
         return None
     return shutil.which(command[0], path=env.get("PATH", os.defpath))
+
+
+def _probable_library(env: Mapping[str, str]) -> Mpi | None:
+    """For a command that is a script of its own: what this interpreter would load, if anything."""
+    try:
+        return ask_library(sys.executable, env)
+    except LaunchError:
+        return None
 
 
 def ask_library(python: str, env: Mapping[str, str]) -> Mpi | None:

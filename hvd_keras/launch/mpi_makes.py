@@ -209,14 +209,15 @@ class Mpich(Mpi):
 
     def arguments(self, plan: MpiPlan) -> list[str]:
         """See the base class."""
+        number = ("-n", str(plan.num_proc), "-hosts", plan.host_list)
+        return [plan.launcher, *number, *self._options(plan), *plan.command]
+
+    def _options(self, plan: MpiPlan) -> list[str]:
         return [
-            plan.launcher,
-            *("-n", str(plan.num_proc), "-hosts", plan.host_list),
             *(plan.binding_args or self._binding()),
             *(("-iface", plan.interfaces[0]) if plan.interfaces else ()),
             *("-wdir", "/", "-genvlist", ",".join(plan.exported)),
             *plan.mpi_args,
-            *plan.command,
         ]
 
     def _binding(self) -> tuple[str, ...]:
@@ -250,6 +251,20 @@ class IntelMpi(Mpich):
     # Its mpirun is a script that calls the first mpiexec.hydra on PATH, which may be another's.
     launchers = ("mpiexec.hydra", "mpiexec")
     daemon = "hydra_bstrap_proxy"
+
+    def arguments(self, plan: MpiPlan) -> list[str]:
+        """See the base class. ``-hosts`` takes no slots here."""
+        first = plan.hosts[0].slots
+        *others, last = (slots for _, slots in plan.hosts)
+        if all(slots == first for slots in others) and last <= first:
+            hosts = ",".join(host for host, _ in plan.hosts)
+            number = ("-n", str(plan.num_proc), "-ppn", str(first), "-hosts", hosts)
+            return [plan.launcher, *number, *self._options(plan), *plan.command]
+        sets: list[str] = []
+        for host, slots in plan.hosts:
+            sets += [":"] if sets else []
+            sets += ["-n", str(slots), "-host", host, *plan.command]
+        return [plan.launcher, *self._options(plan), *sets]
 
     def _binding(self) -> tuple[str, ...]:
         return ("-genv", "I_MPI_PIN", "0")

@@ -28,31 +28,35 @@ FULL = PLAIN._replace(
 )
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 def test_open_mpi_4():
-    assert OpenMpi4("4.1.4").arguments(PLAIN) == (
+    assert OpenMpi4("4.1.4").arguments(PLAIN) == _words(
         "/x/mpirun -np 3 -H a:2,b:1 --bind-to none --map-by slot --oversubscribe "
         "--mca plm_rsh_no_tree_spawn true --mca btl ^openib --wdir / python t.py"
-    ).split(" ")
+    )
     assert OpenMpi4("4.1.4").arguments(FULL) == [
-        *"/x/mpirun --allow-run-as-root -np 3 -H a:2,b:1 --bind-to core --oversubscribe".split(),
+        *_words("/x/mpirun --allow-run-as-root -np 3 -H a:2,b:1 --bind-to core --oversubscribe"),
         *("--mca", "plm_rsh_no_tree_spawn", "true", "--mca", "plm_rsh_args", "-p 22"),
         *("--mca", "oob_tcp_if_include", "eth0,eth1", "--mca", "pml", "ob1"),
         *("--mca", "btl", "tcp,self,vader", "--mca", "btl_tcp_if_include", "eth0,eth1"),
-        *"--wdir / -x A -x B --quiet python t.py".split(),
+        *_words("--wdir / -x A -x B --quiet python t.py"),
     ]
 
 
 def test_open_mpi_5_has_other_names():
-    assert OpenMpi5("5.0.11").arguments(PLAIN) == (
+    assert OpenMpi5("5.0.11").arguments(PLAIN) == _words(
         "/x/mpirun -n 3 --host a:2,b:1 --bind-to none --map-by slot:OVERSUBSCRIBE "
         "--prtemca plm_ssh_no_tree_spawn 1 --wdir / python t.py"
-    ).split(" ")
+    )
     assert OpenMpi5("5.0.11").arguments(FULL) == [
-        *"/x/mpirun --allow-run-as-root -n 3 --host a:2,b:1 --bind-to core".split(),
+        *_words("/x/mpirun --allow-run-as-root -n 3 --host a:2,b:1 --bind-to core"),
         *("--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "plm_ssh_args", "-p 22"),
         *("--prtemca", "prte_if_include", "eth0,eth1", "--mca", "pml", "ob1"),
         *("--mca", "btl", "tcp,self,sm", "--mca", "btl_tcp_if_include", "eth0,eth1"),
-        *"--wdir / -x A -x B --quiet python t.py".split(),
+        *_words("--wdir / -x A -x B --quiet python t.py"),
     ]
 
 
@@ -71,13 +75,13 @@ def test_open_mpi_starts_ssh_to_all_of_many_hosts_at_once():
 
 def test_mpich():
     mpich = Mpich("4.0.2")
-    assert mpich.arguments(PLAIN._replace(exported=["A", "B"])) == (
+    assert mpich.arguments(PLAIN._replace(exported=["A", "B"])) == _words(
         "/x/mpirun -n 3 -hosts a:2,b:1 -bind-to none -wdir / -genvlist A,B python t.py"
-    ).split(" ")
-    assert mpich.arguments(FULL) == (
+    )
+    assert mpich.arguments(FULL) == _words(
         "/x/mpirun -n 3 -hosts a:2,b:1 --bind-to core -iface eth0 -wdir / -genvlist A,B --quiet "
         "python t.py"
-    ).split(" ")
+    )
     assert mpich.variables(PLAIN) == {}
     assert mpich.variables(FULL) == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 22"}
     assert mpich.rank_variables(FULL) == {
@@ -92,9 +96,14 @@ def test_mpich():
 
 def test_intel_mpi():
     intel = IntelMpi("2021.18.1")
-    assert intel.arguments(PLAIN._replace(exported=["A"])) == (
-        "/x/mpirun -n 3 -hosts a:2,b:1 -genv I_MPI_PIN 0 -wdir / -genvlist A python t.py"
-    ).split(" ")
+    assert intel.arguments(PLAIN._replace(exported=["A"])) == _words(
+        "/x/mpirun -n 3 -ppn 2 -hosts a,b -genv I_MPI_PIN 0 -wdir / -genvlist A python t.py"
+    )
+    uneven = PLAIN._replace(hosts=[HostSlots("a", 1), HostSlots("b", 2)], exported=["A"])
+    assert intel.arguments(uneven) == _words(
+        "/x/mpirun -genv I_MPI_PIN 0 -wdir / -genvlist A "
+        "-n 1 -host a python t.py : -n 2 -host b python t.py"
+    )
     assert intel.variables(FULL) == {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-p 22"}
     assert intel.rank_variables(FULL) == {
         "NCCL_SOCKET_IFNAME": "eth0,eth1",
@@ -107,10 +116,10 @@ def test_intel_mpi():
 def test_jsrun():
     hosts = [HostSlots("a", 2), HostSlots("b", 2)]
     plan = PLAIN._replace(launcher="jsrun", num_proc=4, hosts=hosts, exported=["A"])
-    assert JsRun("").arguments(plan) == (
+    assert JsRun("").arguments(plan) == _words(
         "jsrun --np 4 --nrs 2 --rs_per_host 1 --tasks_per_rs 2 --cpu_per_rs ALL_CPUS "
         "--gpu_per_rs ALL_GPUS --bind none --chdir / --env A python t.py"
-    ).split(" ")
+    )
 
 
 @pytest.mark.parametrize(
