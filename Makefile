@@ -59,7 +59,7 @@ test: cpp-test python-test
 
 build: $(VENV)/.installed
 
-python-test: build $(VENV)/.spark
+python-test: build $(VENV)/.spark $(VENV)/.ray
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 cpp-test: build
@@ -95,7 +95,7 @@ format: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
-	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed $(VENV)/.spark
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed $(VENV)/.spark $(VENV)/.ray
 	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
 
 distclean: clean
@@ -142,10 +142,15 @@ $(VENV)/.installed: $(VENV)/.built pyproject.toml
 	    echo "No tf_keras for this TensorFlow: its tests are skipped"
 	@touch $@
 
-# A large download that only some tests need.
+# Large downloads that only some tests need.
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "Installing pyspark into $(VENV)"
 	@$(PIP) install "pyspark~=3.5.0" || echo "No pyspark: its tests are skipped"
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.installed
+	@echo "Installing Ray into $(VENV)"
+	@$(PIP) install "ray>=2.40" || echo "No Ray: its tests are skipped"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -27,6 +27,9 @@ EXPECTED_SIZE_VARIABLE = "HVD_EXPECTED_SIZE"
 # Where the ranks write their flight recorders when the job is aborted.
 FLIGHT_RECORDER_VARIABLE = "HVD_FLIGHT_RECORDER_DIR"
 
+# Ranks that have the same text here share memory; without it they find out.
+HOST_ID_VARIABLE = "HVD_HOST_ID"
+
 # Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
 ALIAS_VARIABLE = "HVD_COMPAT"
@@ -172,3 +175,15 @@ def rank_environment(
     result.update(identity)
     result.update(horovod_identity(env, identity))
     return result
+
+
+def become_rank(env: Mapping[str, str], rank: int, size: int, segment: str, cores: int) -> None:
+    """Makes this process a rank of a single-host job; it can be made another one later.
+
+    Args:
+        env: variables to set beside those of ``rank_environment``, whose other arguments follow.
+    """
+    chosen = rank_environment({**os.environ, **env}, rank, size, segment, cores)
+    for name in set(os.environ) - set(chosen):
+        del os.environ[name]
+    os.environ.update(chosen)
