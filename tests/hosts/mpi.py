@@ -27,21 +27,29 @@ class Mpi:
     mpirun: str
     environment: dict[str, str]
 
-    def command(self, slots: Mapping[str, int], program: Sequence[object]) -> list[str]:
+    def command(
+        self,
+        slots: Mapping[str, int],
+        program: Sequence[object],
+        environment: Mapping[str, str] | None = None,
+    ) -> list[str]:
         """The command that runs ``program`` with so many ranks on each host.
+
+        What the ranks need of the environment has to be said: ssh passes nothing on.
 
         It is for the hosts of one machine. Its cores are shared by all hosts, each of which thinks
         that it has them alone and would bind its first rank to the first core: nothing is bound.
         The ranks meet over the hosts' links only, and over shared memory inside a host.
         """
         words = list(map(str, program))
+        variables = {**self.environment, **(environment or {})}
         total = str(sum(slots.values()))
         hosts = ",".join(f"{host}:{n}" for host, n in slots.items())
         if self.name.startswith("mpich"):
-            exports = [word for pair in self.environment.items() for word in ("-genv", *pair)]
+            exports = [word for pair in variables.items() for word in ("-genv", *pair)]
             how = ["-iface", "eth0", "-bind-to", "none", "-hosts", hosts, "-n", total]
             return [self.mpirun, *how, *exports, *words]
-        exports = [word for pair in self.environment.items() for word in ("-x", "=".join(pair))]
+        exports = [word for pair in variables.items() for word in ("-x", "=".join(pair))]
         how = ["--allow-run-as-root", "--bind-to", "none", "-H", hosts, "-np", total]
         # Nor does a host know that its cores are taken: the ranks must not spin for a message.
         how += ["--mca", "mpi_yield_when_idle", "1"]
