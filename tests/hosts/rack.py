@@ -289,9 +289,13 @@ class Hosts:
         at_host("ip", "address", "add", f"{self.address(name)}/24", "dev", "eth0")
         at_host("ip", "link", "set", "eth0", "up", "addrgenmode", "none")
         if self._rate is not None:
-            # A short burst, so that small messages cannot go faster than the wire.
+            # A short burst, so that small messages cannot go faster than the wire; and what the
+            # kernel sends as one piece fits into it, for to cut it up would cost the cores dearly.
             limit = ["root", "tbf", "rate", self._rate, "burst", "64kb", "latency", "20ms"]
+            pieces = ["gso_max_size", "32768"]
+            at_host("ip", "link", "set", "eth0", *pieces)
             at_host("tc", "qdisc", "add", "dev", "eth0", *limit)
+            self._at_switch("ip", "link", "set", port, *pieces)
             self._at_switch("tc", "qdisc", "add", "dev", port, *limit)
 
     def _clean(self) -> None:
