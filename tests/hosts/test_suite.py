@@ -56,6 +56,7 @@ def run_tests(
         place.ADDRESS: "tcp:host1:7000",
         place.FOLDER: str(hosts.shared),
         inner.RESULTS: str(results),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
