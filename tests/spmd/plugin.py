@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from spmd import place
 from spmd.items import DEFAULT_RANKS, DEFAULT_TIMEOUT, TOTAL_TIMEOUT
 
 
@@ -22,7 +21,7 @@ def configure(config: pytest.Config) -> None:
         f"ranks(n={DEFAULT_RANKS}, group='', timeout={DEFAULT_TIMEOUT:g}): run the test as n "
         "ranks at once, in a launch that it shares with the tests of the same n and group",
     )
-    if "HVD_RANK" in os.environ:
+    if place.identity() is not None:
         from spmd.inner import RankPlugin
 
         config.pluginmanager.register(RankPlugin(config), "spmd_rank")

@@ -2,10 +2,13 @@
 
 Rank 0 starts it. It uses the standard library only, and goes on when ranks hang or die:
 
-    python referee.py ADDRESS SIZE RESULTS START_SECONDS IDLE_SECONDS
+    python referee.py ADDRESS SIZE RESULTS FOLDER START_SECONDS IDLE_SECONDS
 
-ADDRESS is that of an abstract Unix socket, without its first NUL; RESULTS is a file for one line
-of JSON per test, or empty. Every rank sends one message per round, and gets one answer:
+ADDRESS is that of spmd.channel; RESULTS is a file for one line of JSON per test, or empty; FOLDER
+is where the folder for the ranks' common files is made, or empty. Every rank sends one message per
+round, and gets one answer:
+
+    {"meet": "hello", "rank", "pid", "host", "dump"}         -> {"folder": ""}
 
     {"meet": "collected", "ids": [...], "error": ""}         -> {}
     {"meet": "begin", "nodeid", "location", "keywords", "timeout"}  -> {}
@@ -32,7 +35,8 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from spmd.channel import encode
+from spmd import place
+from spmd.channel import encode, listen
 from spmd.verdict import judge, rank_names, synthetic
 
 Message = dict[str, Any]
@@ -54,10 +58,13 @@ class Peer:
         self.rank = -1
         self.pid = 0
         self.dump = ""
+        self.is_here = False
         self.gone = False
 
     def stack(self) -> str:
         """Where the rank is now, as far as it can be found out."""
+        if not self.is_here:
+            return "(its stack is not known: it is on another host)"
         try:
             os.kill(self.pid, DUMP_SIGNAL)
             time.sleep(DUMP_SECONDS)
@@ -66,6 +73,12 @@ class Peer:
                 return "".join(lines).strip() or "(it did not print its stack)"
         except OSError as error:
             return f"(its stack is not known: {error})"
+
+    def kill(self) -> None:
+        """Ends the rank, if it is on this host; elsewhere its launcher has to."""
+        if self.is_here:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 class Referee:
@@ -191,8 +204,7 @@ class Referee:
             else:
                 text = f"rank {rank} (pid {peer.pid}) {what}; it was at\n{peer.stack()}"
                 missing[rank] = text
-                with contextlib.suppress(OSError):
-                    os.kill(peer.pid, signal.SIGKILL)
+                peer.kill()
         return missing
 
     def _answer(self, message: Message) -> None:
@@ -234,7 +246,10 @@ class Referee:
 
     def _welcome(self, peer: Peer, hello: Message) -> None:
         peer.rank, peer.pid, peer.dump = hello["rank"], hello["pid"], hello["dump"]
+        peer.is_here = hello["host"] == place.host()
         self._peers[peer.rank] = peer
+        if not peer.is_here:
+            return
         # A child that the rank has forked may keep the connection open.
         with contextlib.suppress(OSError, AttributeError):
             pidfd = os.pidfd_open(peer.pid)
@@ -248,12 +263,10 @@ class Referee:
 
 def main() -> None:
     """Runs the referee; see the top of this file."""
-    address, size, results, start_seconds, idle_seconds = sys.argv[1:]
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("\0" + address)
-    listener.listen(int(size))
+    address, size, results, parent, start_seconds, idle_seconds = sys.argv[1:]
+    listener = listen(address, int(size))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    folder = tempfile.mkdtemp(prefix="hvd-spmd-")
+    folder = tempfile.mkdtemp(prefix="hvd-spmd-", dir=parent or None)
     try:
         referee = Referee(listener, int(size), results)
         referee.run(float(start_seconds), float(idle_seconds), folder)
