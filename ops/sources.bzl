@@ -130,6 +130,7 @@ HOSTS_TEST_HDRS = ["thread_hosts.h"]
 
 HOSTS_TESTS = [
     "hosts_engine_test.cc",
+    "hosts_fault_test.cc",
     "plan_test.cc",
 ]
 
