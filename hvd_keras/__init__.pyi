@@ -69,6 +69,7 @@ from .compression import Compression as Compression
 from .diagnostics.flight_recorder import (
     dump_flight_recorder as dump_flight_recorder,
 )
+from .diagnostics.stats import stats as stats
 from .distribute import Strategy as Strategy
 from .errors import (
     LibraryError as LibraryError,

@@ -66,14 +66,17 @@ def meet(comm: Any, settings: Settings, config: Any) -> Settings:
         config.host_names = [everybody[hosts.index(h)][1] for h in range(max(hosts) + 1)]
         config.mpi_library = _library_path()
         config.mpi_communicator = own.handle % (1 << 64)
+    local_rank = neighbours.index(rank)
+    # As everywhere in the field: among the hosts that have a rank of this number.
+    crosses = [h for h in range(max(hosts) + 1) if hosts.count(h) > local_rank]
     return dataclasses.replace(
         settings,
         rank=rank,
         size=size,
-        local_rank=neighbours.index(rank),
+        local_rank=local_rank,
         local_size=len(neighbours),
-        cross_rank=hosts[rank],
-        cross_size=max(hosts) + 1,
+        cross_rank=crosses.index(hosts[rank]),
+        cross_size=len(crosses),
         segment=segment,
         mpi_size=size,
     )

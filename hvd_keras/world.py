@@ -139,12 +139,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Returns the number of this host, from 0 to ``cross_size() - 1``."""
+    """Returns this host's number among those that have a rank of this ``local_rank()``."""
     return _core_for("hvd.cross_rank()").cross_rank()
 
 
 def cross_size() -> int:
-    """Returns the number of hosts."""
+    """Returns the number of hosts that have a rank of this ``local_rank()``."""
     return _core_for("hvd.cross_size()").cross_size()
 
 

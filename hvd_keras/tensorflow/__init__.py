@@ -27,6 +27,7 @@ from hvd_keras.collectives import (
 )
 from hvd_keras.compression import Compression
 from hvd_keras.diagnostics.flight_recorder import dump_flight_recorder
+from hvd_keras.diagnostics.stats import stats
 from hvd_keras.errors import LibraryError, NotInitializedError
 from hvd_keras.objects import (
     allgather_object,
@@ -109,6 +110,7 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "stats",
 ]
 
 
