@@ -102,8 +102,8 @@ def shutdown() -> None:
     from hvd_keras.process_sets import forget_all
 
     watcher.stop()
-    aborted = bool(_library.core.abort_text())
     by_mpi = _settings.mpi_size > 0
+    aborted = by_mpi and bool(_library.core.abort_text())
     _settings = None
     forget_all()
     _library.core.shutdown()

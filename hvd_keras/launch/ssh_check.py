@@ -117,12 +117,12 @@ def check_ssh(
     with concurrent.futures.ThreadPoolExecutor(min(_AT_ONCE, len(hosts))) as pool:
         answers = list(pool.map(ask, hosts))
     port = f" port {options.port}" if options.port is not None else ""
-    bad = [f"{host}{port}: {why}" for host, why in zip(hosts, answers, strict=True) if why]
+    bad = [(host, why) for host, why in zip(hosts, answers, strict=True) if why]
     if bad:
-        lines = "\n  ".join(bad)
+        lines = "\n  ".join(f"{host}{port}: {why}" for host, why in bad)
         raise LaunchError(
-            f"{len(bad)} of {len(hosts)} other hosts cannot run ranks; nothing was started.\n"
-            f"  {lines}\nTry it by hand: {shlex.join([*arguments, hosts[0], 'true'])}"
+            f"{len(bad)} of {len(hosts)} other hosts cannot run ranks; nothing was started:\n"
+            f"  {lines}\nTry it by hand: {shlex.join([*arguments, bad[0][0], 'true'])}"
         )
 
 

@@ -162,7 +162,9 @@ def test_hosts_that_cannot_be_used_are_all_named_with_the_cause(mpi):
     hosts = "otherhost:1,refused:1,unknown:1,bare:1"
     done = mpi("-np", 4, "-H", hosts, "-p", 2022, *_sh("touch started"))
     assert done.returncode == 2
-    assert done.stderr.startswith("hvdrun: error: 3 of 4 other hosts cannot run ranks; nothing was")
+    assert done.stderr.startswith(
+        "hvdrun: error: 3 of 4 other hosts cannot run ranks; nothing was started:"
+    )
     for line in (
         "  refused port 2022: the connection is refused: no sshd listens there",
         "  unknown port 2022: its name does not resolve",
