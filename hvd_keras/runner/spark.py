@@ -32,6 +32,7 @@ from hvd_keras.runner.worker import CALL, failure_file, result_file
 __all__ = ["run"]
 
 _EXECUTORS_SECONDS = 60.0
+_CANCEL_SECONDS = 10.0  # Spark gives a cancelled task two seconds before it kills it
 
 
 def run(
@@ -87,13 +88,47 @@ def run(
         task.executable = executable
         try:
             ranks = context.parallelize(range(count), count).barrier().mapPartitions(task)
-            results = dict(ranks.collect())
+            results = dict(_collected(context, ranks))
         except Exception as error:
             failure = driver.first_failure()
             if failure is None:
                 raise
             raise failure from error
     return [pickle.loads(results[rank]) for rank in range(count)]
+
+
+def _collected(context: Any, ranks: Any) -> list[tuple[int, bytes]]:
+    """What ``ranks.collect()`` returns; Ctrl-C cancels the job.
+
+    It is called in a thread: in the one that Ctrl-C reaches, Spark could not be told to cancel
+    anything, since the connection to it is busy with the call.
+    """
+    from pyspark import InheritableThread
+
+    tag = f"hvd_keras-{secrets.token_hex(8)}"
+    outcome: dict[str, Any] = {}
+
+    def collect() -> None:
+        try:
+            if hasattr(context, "addJobTag"):  # Spark 3.5
+                context.addJobTag(tag)
+            outcome["results"] = ranks.collect()
+        except BaseException as error:  # raised again below
+            outcome["error"] = error
+
+    thread = InheritableThread(target=collect, daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        # Before Spark 3.5 this is left to Spark's own handler of Ctrl-C, which ends all jobs.
+        if hasattr(context, "cancelJobsWithTag"):
+            context.cancelJobsWithTag(tag)
+        thread.join(_CANCEL_SECONDS)
+        raise
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["results"]
 
 
 class _Task:

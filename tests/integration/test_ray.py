@@ -21,7 +21,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 
 from hvd_keras.ray import RayExecutor  # noqa: E402
 
-SETTINGS = RayExecutor.create_settings(placement_group_timeout_s=60)
+SETTINGS = RayExecutor.create_settings(timeout_s=120, placement_group_timeout_s=60)
 MEMORY = {"object_store_memory": 100 << 20}
 
 
@@ -295,7 +295,7 @@ import ray
 from hvd_keras.ray import RayExecutor
 
 ray.init(address=sys.argv[1])
-executor = RayExecutor(num_workers=2)
+executor = RayExecutor(RayExecutor.create_settings(timeout_s=120), num_workers=2)
 executor.start()
 
 def work(folder):
@@ -322,7 +322,7 @@ except KeyboardInterrupt:
         text=True,
     )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while len(pids := list(tmp_path.glob("*.pid"))) < 2 and process.poll() is None:
             assert time.monotonic() < until, "the ranks did not start"
             time.sleep(0.1)
@@ -350,7 +350,7 @@ def train():
     return hvd.rank(), hvd.size()
 
 ray.init(address=sys.argv[1])
-executor = RayExecutor(Settings(verbose=2), num_workers=2, use_gpu=False)
+executor = RayExecutor(Settings(verbose=2, timeout_s=120), num_workers=2, use_gpu=False)
 executor.start()
 print("found", executor.run(train))
 executor.shutdown()
@@ -365,7 +365,7 @@ except AttributeError as error:
         [sys.executable, "-m", "hvd_keras.compat", str(script), cluster.address],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "found [(0, 2), (1, 2)]" in done.stdout

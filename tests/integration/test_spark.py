@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,23 @@ first, second = hvd_keras.spark.run(train, kwargs={"scale": 1.0}, num_proc=2)
 assert (first[:2], second[:2]) == ((0, 2), (1, 2))
 assert first[3] == second[3] and len(first[2]) == 2
 print("trained")
+"""
+WAIT = """
+import hvd_keras.spark
+
+def work(folder):
+    import os, time
+    import hvd_keras as hvd
+    hvd.init()
+    open(f"{folder}/{os.getpid()}.pid", "w").close()
+    time.sleep(600)
+
+try:
+    hvd_keras.spark.run(work, (sys.argv[2],), num_proc=2)
+except KeyboardInterrupt:
+    tracker = spark.sparkContext.statusTracker()
+    print("active jobs:", len(tracker.getActiveJobsIds()), flush=True)
+    raise
 """
 
 
@@ -142,3 +160,30 @@ def test_what_cannot_be_sent(spark):
 
     with pytest.raises(ValueError, match="'spark', the Spark session. Make it inside"):
         runner.HorovodRunner(np=1).run(work)
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text(LAUNCH + WAIT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), "local[2]", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 180
+        while len(list(tmp_path.glob("*.pid"))) < 2 and process.poll() is None:
+            assert time.monotonic() < until, "the ranks did not start"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode != 0 and "KeyboardInterrupt" in out, out
+    assert "active jobs: 0" in out, out
+    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    until = time.monotonic() + 30
+    while set(pids) & set(rank_processes()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(pids) == 2 and not set(pids) & set(rank_processes())
