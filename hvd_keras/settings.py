@@ -19,8 +19,14 @@ _PREFIXES = ("HVD_", "HOROVOD_")
 # backward pass and leave less to wait for at its end.
 DEFAULT_FUSION_THRESHOLD = 8 << 20
 
-# How MPI's launchers tell a process the number of its peers.
-_MPI_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+# How the launchers of MPI tell a process the number of its peers: Open MPI, MPICH and Intel MPI
+# (srun --mpi=pmi2 as well), MVAPICH, IBM's jsrun.
+_MPI_SIZE_VARIABLES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE",
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,10 @@ class Settings:
         local_rank, local_size: the same among the processes of this host.
         cross_rank, cross_size: this host and the number of hosts.
         segment: where the host's shared segment lies; empty for a single process.
+        mpi_size: the number of processes that an MPI launcher has started, this one among them; 0
+            where there is none. The fields above are then found out by ``hvd_keras.mpi``.
+        host_id: processes with the same one share memory; empty to find that out.
+        host_timeout: seconds without a sign of life from another host after which it is given up.
         start_timeout: seconds to wait in ``init`` for all processes.
         fusion_threshold: bytes of gradients that travel as one bucket; 0 sends each on its own.
         deadlock_seconds: when all ranks wait, each for something that another one has not
@@ -53,6 +63,9 @@ class Settings:
     cross_rank: int = 0
     cross_size: int = 1
     segment: str = ""
+    mpi_size: int = 0
+    host_id: str = ""
+    host_timeout: float = 6.0
     start_timeout: float = 30.0
     fusion_threshold: int = DEFAULT_FUSION_THRESHOLD
     deadlock_seconds: float = 1.0
@@ -73,6 +86,8 @@ class Settings:
         """
         source = _Source(os.environ if environment is None else environment)
         values = _topology(source)
+        values["host_id"] = source.text("HOST_ID", "")
+        values["host_timeout"] = source.number("HOST_TIMEOUT_SECONDS", cls.host_timeout)
         values["start_timeout"] = source.number("START_TIMEOUT", cls.start_timeout)
         values["fusion_threshold"] = source.integer("FUSION_THRESHOLD", cls.fusion_threshold)
         values["deadlock_seconds"] = source.number("DEADLOCK_SECONDS", cls.deadlock_seconds)
@@ -86,8 +101,7 @@ class Settings:
 
 def _topology(source: _Source) -> dict:
     if source.find("RANK") is None and source.find("SIZE") is None:
-        source.refuse_mpi()
-        return {}
+        return {"mpi_size": source.mpi_size()}
     size = source.integer("SIZE", None, minimum=1)
     rank = source.integer("RANK", None, below=size, bound="SIZE")
     local_size = source.integer("LOCAL_SIZE", size, minimum=1)
@@ -205,15 +219,14 @@ class _Source:
             raise _unreadable(name, text, "0 or 1")
         return values[text.lower()]
 
-    def refuse_mpi(self) -> None:
-        # Left alone, each of these processes would train a model of its own, without a word.
-        for name in _MPI_SIZE_VARIABLES:
-            text = self._environment.get(name, "")
-            if text.isdigit() and int(text) > 1:
-                raise ValueError(
-                    f"{name} is {text}: this process was started by an MPI launcher, which this "
-                    f"release cannot use; start it with 'hvdrun -np {text} python script.py'"
-                )
+    def mpi_size(self) -> int:
+        expected = self.integer("EXPECTED_SIZE", 0)
+        sizes = [self._environment.get(name, "") for name in _MPI_SIZE_VARIABLES]
+        if "PMIX_RANK" in self._environment:  # srun --mpi=pmix
+            sizes.append(self._environment.get("SLURM_NTASKS", ""))
+        started = max((int(text) for text in sizes if text.isdigit()), default=0)
+        # Alone, a process needs no MPI, whoever has started it.
+        return max(expected, started) if max(expected, started) > 1 else 0
 
 
 def _unreadable(name: str, text: str, accepted: str) -> ValueError:

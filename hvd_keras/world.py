@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
 from typing import Any
 
 from hvd_keras import _library
@@ -24,21 +23,40 @@ __all__ = [
 
 _settings: Settings | None = None
 
+# Of the settings, what the engine has to know.
+_CONFIG_FIELDS = (
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "cross_rank",
+    "cross_size",
+    "segment",
+    "host_timeout",
+    "start_timeout",
+    "deadlock_seconds",
+    "stall_warning_seconds",
+    "stall_shutdown_seconds",
+    "chunk_bytes",
+)
 
-def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
     """Meets the other ranks. Call it once, at the start of the script.
 
-    The launcher ``hvdrun`` says, through the environment, who they are; without it this process is
-    the only one, rank 0 of 1. A second call does nothing. No seed and no TensorFlow setting is
-    changed.
+    The launcher, ``hvdrun`` or one of MPI (``mpirun``, ``mpiexec``, ``srun``, ``jsrun``), says,
+    through the environment, who they are; without one this process is the only one, rank 0 of 1. A
+    second call does nothing. No seed and no TensorFlow setting is changed.
 
     Args:
-        comm: None for all processes that the launcher started.
+        comm: None for all processes that the launcher started. Under MPI also a communicator of
+            mpi4py, whose processes then are the ranks, or a list of ranks of ``MPI.COMM_WORLD``.
         process_sets: ``hvd.ProcessSet`` objects to add, the same ones in the same order on every
             rank. More can be added later, so that Horovod's "dynamic" means the same as None.
 
     Raises:
         ValueError: an environment variable is wrong, or an argument is not supported.
+        ImportError: an MPI launcher has started this process, and mpi4py cannot be imported.
         LibraryError: the op library does not fit the installed TensorFlow.
         hvd_keras._core.CollectiveError: the ranks did not all come within HVD_START_TIMEOUT
             seconds; the message names those that are missing.
@@ -47,25 +65,21 @@ def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
     if is_initialized():
         return
     settings = Settings.from_environment()
-    if comm is not None and (
+    config = _library.core.WorldConfig()
+    if settings.mpi_size or hasattr(comm, "Get_rank"):
+        from hvd_keras import mpi  # which is not needed on one host
+
+        settings = mpi.meet(comm, settings, config)
+    elif comm is not None and (
         not isinstance(comm, (list, tuple, range))
         or list(comm) not in ([], list(range(settings.size)))
     ):
-        raise not_implemented("hvd.init", "comm", comm, "leave it out: all ranks take part")
-    _library.core.init(
-        rank=settings.rank,
-        size=settings.size,
-        local_rank=settings.local_rank,
-        local_size=settings.local_size,
-        cross_rank=settings.cross_rank,
-        cross_size=settings.cross_size,
-        segment=settings.segment,
-        start_timeout=settings.start_timeout,
-        deadlock_seconds=settings.deadlock_seconds,
-        stall_warning_seconds=settings.stall_warning_seconds,
-        stall_shutdown_seconds=settings.stall_shutdown_seconds,
-        chunk_bytes=settings.chunk_bytes,
-    )
+        raise not_implemented(
+            "hvd.init", "comm", comm, "leave it out, or start the ranks with mpirun"
+        )
+    for name in _CONFIG_FIELDS:
+        setattr(config, name, getattr(settings, name))
+    _library.core.init(config)
     _settings = settings
     atexit.register(shutdown)
     from hvd_keras.diagnostics import watcher  # which needs this module
@@ -88,9 +102,15 @@ def shutdown() -> None:
     from hvd_keras.process_sets import forget_all
 
     watcher.stop()
+    aborted = bool(_library.core.abort_text())
+    by_mpi = _settings.mpi_size > 0
     _settings = None
     forget_all()
     _library.core.shutdown()
+    if by_mpi:
+        from hvd_keras import mpi
+
+        mpi.left(aborted)
 
 
 def is_initialized() -> bool:

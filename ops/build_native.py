@@ -25,7 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "ops"
 
 # The prefixes of sources.bzl and the folders they speak of, from the bottom layer to the top.
-FRAMEWORK_FREE = {"CORE": "ops/core", "SHM": "ops/transport/shm", "WORLD": "ops/world"}
+FRAMEWORK_FREE = {
+    "CORE": "ops/core",
+    "SHM": "ops/transport/shm",
+    "MPI": "ops/transport/mpi",
+    "HOSTS": "ops/hosts",
+    "WORLD": "ops/world",
+}
 
 # The first releases with a complete C++17 library, which TensorFlow's headers need.
 MINIMUM_GCC = 9
@@ -180,7 +186,7 @@ def link(
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(output.name + ".part")
-    flags = [*flags, "-pthread", "-lrt", *shlex.split(os.environ.get("LDFLAGS", ""))]
+    flags = [*flags, "-pthread", "-lrt", "-ldl", *shlex.split(os.environ.get("LDFLAGS", ""))]
     command = [*compiler.command, *map(str, objects), "-o", str(part), *flags]
     fingerprint = f"{compiler.description}\n{shlex.join(command)}\n"
     newest = max(path.stat().st_mtime_ns for path in objects)

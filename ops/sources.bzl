@@ -7,12 +7,15 @@ lists. Paths are relative to the folder named by the prefix.
 # ops/core: the engine. No TensorFlow, no Python.
 CORE_HDRS = [
     "adasum.h",
+    "backoff.h",
     "clock.h",
     "communicator.h",
     "dtype.h",
     "engine.h",
     "execute.h",
     "hash.h",
+    "host_map.h",
+    "messenger.h",
     "ranks.h",
     "recorder.h",
     "reduce.h",
@@ -20,6 +23,7 @@ CORE_HDRS = [
     "request.h",
     "scheduler.h",
     "status.h",
+    "stream.h",
 ]
 
 # Included in the middle of other files.
@@ -27,6 +31,7 @@ CORE_TEXTUAL_HDRS = ["reduce_kernels.inc"]
 
 CORE_SRCS = [
     "adasum.cc",
+    "communicator.cc",
     "dtype.cc",
     "engine.cc",
     "execute.cc",
@@ -47,19 +52,21 @@ CORE_TESTS = [
 # ops/transport/shm: ranks on one host, through shared memory.
 SHM_HDRS = [
     "board.h",
+    "crossing.h",
+    "futex.h",
     "layout.h",
     "process.h",
     "segment.h",
     "shm_communicator.h",
     "shm_scheduler.h",
     "stall_reporter.h",
-    "stream.h",
     "stuck_detector.h",
     "waiter.h",
 ]
 
 SHM_SRCS = [
     "board.cc",
+    "crossing.cc",
     "process.cc",
     "segment.cc",
     "shm_communicator.cc",
@@ -82,6 +89,49 @@ SHM_TESTS = [
     "shm_groups_test.cc",
     "shm_soak_test.cc",
     "shm_stall_test.cc",
+]
+
+# ops/transport/mpi: messages between hosts.
+MPI_HDRS = [
+    "mpi_library.h",
+    "mpi_messenger.h",
+]
+
+MPI_SRCS = [
+    "mpi_library.cc",
+    "mpi_messenger.cc",
+]
+
+MPI_TESTS = []
+
+# ops/hosts: the job as a whole, from shared memory within hosts and messages between them.
+HOSTS_HDRS = [
+    "agent.h",
+    "coordinator.h",
+    "exchange.h",
+    "hosts_communicator.h",
+    "message.h",
+    "plan_learner.h",
+]
+
+HOSTS_SRCS = [
+    "agent.cc",
+    "allreduce.cc",
+    "coordinator.cc",
+    "exchange.cc",
+    "gather.cc",
+    "hosts_communicator.cc",
+    "message.cc",
+    "plan_learner.cc",
+]
+
+# Used by the tests alone.
+HOSTS_TEST_HDRS = ["thread_hosts.h"]
+
+HOSTS_TESTS = [
+    "hosts_engine_test.cc",
+    "hosts_fault_test.cc",
+    "plan_test.cc",
 ]
 
 # ops/world: the one object of a process that owns the engine and its transport.

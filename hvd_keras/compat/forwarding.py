@@ -31,7 +31,9 @@ NOT_CARRIED_OVER = {
     "mxnet": "MXNet is no longer developed; hvd_keras trains TensorFlow and Keras models only",
     "run_elastic": "the number of ranks is fixed; horovod.spark.run starts it",
     "KerasEstimator": "estimators are not carried over; horovod.spark.run runs a training function",
-    "ray": "Ray jobs are not part of this release; start the ranks with hvdrun",
+    "ElasticRayExecutor": "the number of ranks is fixed; RayExecutor starts them",
+    "BaseHorovodWorker": "the workers are RayExecutor's own; pass executable_cls to start()",
+    "ray_logger": "the function prints, and Ray shows it, or calls hvd_keras.runner.log_to_driver",
     "compute_service": "the tf.data service helper is not carried over; use tf.data.experimental."
     "service directly, or hvd_keras.shard(dataset)",
     "compute_worker": "the tf.data service helper is not carried over; use tf.data.experimental."

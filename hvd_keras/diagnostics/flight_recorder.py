@@ -45,10 +45,10 @@ def dump_flight_recorder(folder: str | os.PathLike[str] | None = None) -> str:
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     core = _library.core
     path = _write(target, settings.rank, core)
-    pids = core.pids()
-    living = [rank for rank, pid in enumerate(pids) if is_alive(pid)]
+    pids = core.local_pids()
+    living = [rank for rank, pid in sorted(pids.items()) if is_alive(pid)]
     if living and living[0] == settings.rank:
-        for rank in sorted(set(range(len(pids))) - set(living)):
+        for rank in sorted(set(pids) - set(living)):
             _write(target, rank, core)
     return str(path)
 
@@ -60,7 +60,7 @@ def _write(folder: Path, rank: int, core: Any) -> Path:
         "rank": rank,
         "size": core.size(),
         "host": os.uname().nodename,
-        "pid": core.pids()[rank],
+        "pid": core.local_pids()[rank],
         "written_by_rank": core.rank(),
         "written_ns": time.time_ns(),
         "abort": core.abort_text(),

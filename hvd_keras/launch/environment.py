@@ -7,6 +7,7 @@ may look at ``os.environ``; the other functions here are pure.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -19,8 +20,15 @@ IDENTITY_VARIABLES = tuple(f"HVD_{name}" for name in IDENTITY)
 # libraries (oneDNN, OpenBLAS, MKL) the second.
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
 
+# The size that hvd.init() has to find where an MPI launcher started the ranks: one of another make
+# than the MPI library would start N jobs of one rank each.
+EXPECTED_SIZE_VARIABLE = "HVD_EXPECTED_SIZE"
+
 # Where the ranks write their flight recorders when the job is aborted.
 FLIGHT_RECORDER_VARIABLE = "HVD_FLIGHT_RECORDER_DIR"
+
+# Ranks that have the same text here share memory; without it they find out.
+HOST_ID_VARIABLE = "HVD_HOST_ID"
 
 # Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
@@ -38,6 +46,7 @@ def without_identity(env: Mapping[str, str]) -> dict[str, str]:
     They are there when ``hvdrun`` runs inside a rank of another job.
     """
     identity = {f"{prefix}_{name}" for name in IDENTITY for prefix in ("HVD", "HOROVOD")}
+    identity.add(EXPECTED_SIZE_VARIABLE)
     return {name: value for name, value in env.items() if name not in identity}
 
 
@@ -76,6 +85,48 @@ def horovod_identity(env: Mapping[str, str], identity: Mapping[str, str]) -> dic
         for name, value in identity.items()
         if not name.endswith("_SEGMENT")
     }
+
+
+# What MPI launchers and schedulers tell their own children, and what belongs to one host or shell.
+_NOT_EXPORTED = re.compile(
+    r"BASH_FUNC_.*|OLDPWD|PWD|SHLVL|_|HOSTNAME|SLURM_(PROC|LOCAL|NODE)ID"
+    r"|.*CUDA_VISIBLE_DEVICES|_HOROVOD_SECRET_KEY"
+    r"|(SSH|XDG|DBUS|OMPI|PMIX?|PRTE|ORTE|HYDI?|HYDRA|JSM|MV2_COMM|MPI_LOCAL|SLURM_STEP|PALS|ALPS)_.*"
+)
+
+
+def exported_names(env: Mapping[str, str]) -> list[str]:
+    """The variables that the ranks of other hosts get, too, sorted.
+
+    Names that are no names for a shell, and values with line breaks, are left out: not all
+    launchers carry them.
+    """
+    return sorted(
+        name
+        for name, value in env.items()
+        if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
+        and not _NOT_EXPORTED.fullmatch(name)
+        and "\n" not in value
+    )
+
+
+def mpi_rank_environment(
+    env: Mapping[str, str], ranks_on_host: int | None, cores: int
+) -> dict[str, str]:
+    """The environment of a rank that an MPI launcher has started.
+
+    Its identity is not in it: ``hvd.init()`` asks MPI.
+
+    Args:
+        env: the environment that the launcher gave it.
+        ranks_on_host: how many ranks share the cores, None if nobody said so.
+        cores: these cores.
+    """
+    expected = {name: env[name] for name in (EXPECTED_SIZE_VARIABLE,) if name in env}
+    result = {**without_identity(env), **expected}
+    result.update(thread_hints(result, ranks_on_host or 1, cores))
+    result.setdefault("PYTHONUNBUFFERED", "1")
+    return result
 
 
 def thread_hints(env: Mapping[str, str], ranks_on_host: int, cores: int) -> dict[str, str]:
@@ -124,3 +175,15 @@ def rank_environment(
     result.update(identity)
     result.update(horovod_identity(env, identity))
     return result
+
+
+def become_rank(env: Mapping[str, str], rank: int, size: int, segment: str, cores: int) -> None:
+    """Makes this process a rank of a single-host job; it can be made another one later.
+
+    Args:
+        env: variables to set beside those of ``rank_environment``, whose other arguments follow.
+    """
+    chosen = rank_environment({**os.environ, **env}, rank, size, segment, cores)
+    for name in set(os.environ) - set(chosen):
+        del os.environ[name]
+    os.environ.update(chosen)

@@ -25,32 +25,16 @@ class HorovodOption(NamedTuple):
     why: str
 
 
-_NO_NETWORK = "the ranks of one host need no network"
 _NO_CYCLE = "collectives start when the last rank has called them; there is nothing to tune"
-_NO_LIBRARY = "the ranks exchange data through shared memory, not through this library"
+_NO_LIBRARY = "the ranks exchange data through shared memory and MPI, not through this library"
+_NO_CACHE = "the hosts are checked each time, all at once"
 _NO_LOG = "there is no such log; --verbose says what is started"
 
 IGNORED = (
-    HorovodOption(("--gloo", "--mpi", "--jsrun", "--tcp"), 0, _NO_LIBRARY),
-    HorovodOption(
-        ("--mpi-args", "--binding-args", "--num-nccl-streams", "--gloo-timeout-seconds"),
-        1,
-        _NO_LIBRARY,
-    ),
+    HorovodOption(("--gloo",), 0, _NO_LIBRARY),
+    HorovodOption(("--num-nccl-streams", "--gloo-timeout-seconds"), 1, _NO_LIBRARY),
     HorovodOption(("--mpi-threads-disable", "--no-mpi-threads-disable"), 0, _NO_LIBRARY),
-    HorovodOption(
-        (
-            "--network-interfaces",
-            "--network-interface",
-            "-p",
-            "--ssh-port",
-            "-i",
-            "--ssh-identity-file",
-        ),
-        1,
-        _NO_NETWORK,
-    ),
-    HorovodOption(("--disable-cache",), 0, _NO_NETWORK),
+    HorovodOption(("--disable-cache",), 0, _NO_CACHE),
     HorovodOption(
         (
             "--cycle-time-ms",
@@ -114,7 +98,6 @@ REFUSED = (
         _FIXED,
     ),
     HorovodOption(("--blacklist-cooldown-range",), 2, _FIXED),
-    HorovodOption(("--config-file",), 1, "write its settings as options instead"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hvd_keras.launch.errors import LaunchError
@@ -109,7 +110,20 @@ def _is_own_address(host: str) -> bool:
     return False
 
 
-def check_hosts(hosts: list[HostSlots], num_proc: int) -> None:
+def is_this_machine(host: str) -> bool:
+    """Whether ``host`` is this machine, by its name, its address, or what its name resolves to."""
+    if is_local_host(host):
+        return True
+    import socket  # late: almost no job names other hosts
+
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False  # an alias that only ssh knows, or a name that ssh will not resolve either
+    return all(_is_own_address(str(address[0])) for *_, address in found)
+
+
+def check_hosts(hosts: Sequence[HostSlots], num_proc: int) -> None:
     """Checks that all ranks can run here, on the slots that were given.
 
     Raises:
@@ -118,15 +132,27 @@ def check_hosts(hosts: list[HostSlots], num_proc: int) -> None:
     for host, _ in hosts:
         if not is_local_host(host):
             raise LaunchError(
-                f"-H names {host!r}, which is not this machine ({os.uname().nodename}): a job over "
-                f"several hosts needs MPI, which hvd_keras does not support yet; "
-                f"run all ranks here with -H localhost:{num_proc}, or leave -H out."
+                f"-H names {host!r}, which is not this machine ({os.uname().nodename}): start a "
+                "job over several hosts with the command hvdrun, or run all ranks here with "
+                f"-H localhost:{num_proc}, or leave -H out."
             )
+    check_slots(hosts, num_proc)
+
+
+def check_slots(hosts: Sequence[HostSlots], num_proc: int) -> None:
+    """Checks that there are slots enough.
+
+    Raises:
+        LaunchError: there are fewer slots than ranks.
+    """
     slots = sum(entry.slots for entry in hosts)
     if slots < num_proc:
         given = ",".join(f"{host}:{count}" for host, count in hosts)
+        more = ",".join(
+            f"{host}:{count + (num_proc - slots) * (at == len(hosts) - 1)}"
+            for at, (host, count) in enumerate(hosts)
+        )
         raise LaunchError(
             f"-np {num_proc} asks for {num_proc} ranks, but -H {given} has only {slots} "
-            f"slot{'s' * (slots != 1)}: write -H {hosts[0].host}:{num_proc}, "
-            f"leave -H out, or lower -np."
+            f"slot{'s' * (slots != 1)}: write -H {more}, leave -H out, or lower -np."
         )

@@ -26,6 +26,21 @@ DEFAULT_SIGNAL_GRACE_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
+class MpiLaunch:
+    """What the supervisor of an MPI launcher has to know beyond its command.
+
+    Attributes:
+        name: the launcher's, for the user.
+        hosts: the hosts of the job.
+        start_seconds: how long it may take until all ranks run.
+    """
+
+    name: str
+    hosts: list[str]
+    start_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Job:
     """One job on this host, as the supervisor needs it.
 
@@ -41,6 +56,7 @@ class Job:
         signal_grace_seconds: seconds from a signal that was passed on to SIGKILL.
         timeout: seconds after which the job is ended, or None.
         verbose: whether to say what is started.
+        mpi: for a job over MPI, whose launcher is ``command``; else None.
     """
 
     command: list[str]
@@ -54,6 +70,7 @@ class Job:
     signal_grace_seconds: float = DEFAULT_SIGNAL_GRACE_SECONDS
     timeout: float | None = None
     verbose: bool = False
+    mpi: MpiLaunch | None = None
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -62,7 +79,9 @@ class Job:
     @classmethod
     def from_json(cls, text: str | bytes) -> Job:
         """The inverse of :meth:`to_json`."""
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        mpi = fields.pop("mpi")
+        return cls(**fields, mpi=MpiLaunch(**mpi) if mpi else None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,13 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """A number of a port."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"expects a port, 1 to 65535, not {text!r}")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """A time of 0 or more."""
     return _number(text, "seconds, 0 or more")
@@ -54,6 +61,8 @@ class Option(NamedTuple):
         metavar: name of the value in the help.
         variable: the environment variable of the ranks that it sets.
         to_variable: makes the variable's text of the value.
+        repeated: whether it may be given several times, and its value is a list.
+        mpi: whether it is about MPI, and means nothing where all ranks are on this machine.
     """
 
     group: str
@@ -63,6 +72,8 @@ class Option(NamedTuple):
     metavar: str | None = None
     variable: str | None = None
     to_variable: Callable[[Any], str] = str
+    repeated: bool = False
+    mpi: bool = False
 
     @property
     def dest(self) -> str:
@@ -81,7 +92,13 @@ _GRACE = (
 )
 
 OPTIONS = (
-    Option("general", ("-np", "--num-proc"), "number of ranks to start", positive_int, "N"),
+    Option(
+        "general",
+        ("-np", "--num-proc"),
+        "number of ranks to start (default: all slots of the allocation of LSF, Slurm or PBS)",
+        positive_int,
+        "N",
+    ),
     Option(
         "general",
         ("--compat",),
@@ -96,8 +113,8 @@ OPTIONS = (
     Option(
         "hosts",
         ("-H", "--hosts"),
-        "hosts and their slots; only this machine, for example localhost:4 (default: localhost "
-        "with as many slots as -np asks for)",
+        "hosts and their slots, for example host1:4,host2:4 (default: those of the allocation of "
+        "LSF, Slurm or PBS, else localhost with as many slots as -np asks for)",
         str,
         "HOST:SLOTS,...",
     ),
@@ -109,9 +126,51 @@ OPTIONS = (
         "FILE",
     ),
     Option(
+        "several hosts",
+        ("--mpi",),
+        "start the ranks through MPI, also where all are on this machine",
+    ),
+    Option("several hosts", ("--jsrun",), "start them with jsrun, inside an allocation of LSF"),
+    Option(
+        "several hosts",
+        ("--network-interfaces", "--network-interface"),
+        "the only network interfaces to use, for example eth0,eth1; may be repeated",
+        str,
+        "NAME,...",
+        repeated=True,
+        mpi=True,
+    ),
+    Option("several hosts", ("-p", "--ssh-port"), "port of sshd on the hosts", port, "N", mpi=True),
+    Option(
+        "several hosts",
+        ("-i", "--ssh-identity-file"),
+        "file with the key for ssh",
+        str,
+        "FILE",
+        mpi=True,
+    ),
+    Option("several hosts", ("--tcp",), "use TCP only, even where there is RDMA", mpi=True),
+    Option(
+        "several hosts",
+        ("--mpi-args",),
+        "more arguments for mpirun or mpiexec",
+        str,
+        '"ARGS"',
+        mpi=True,
+    ),
+    Option(
+        "several hosts",
+        ("--binding-args",),
+        "arguments for it about binding and mapping, instead of hvdrun's own (no binding)",
+        str,
+        '"ARGS"',
+        mpi=True,
+    ),
+    Option(
         "environment and tuning",
         ("--start-timeout",),
-        "seconds to wait in hvd.init() until all ranks are there (HVD_START_TIMEOUT)",
+        "seconds to wait in hvd.init() until all ranks are there (HVD_START_TIMEOUT), and before "
+        "that, on several hosts, until MPI has started them (default there 60)",
         seconds,
         "S",
         variable="HVD_START_TIMEOUT",
@@ -125,6 +184,13 @@ OPTIONS = (
         "MB",
         variable="HVD_FUSION_THRESHOLD",
         to_variable=lambda value: str(int(value * (1 << 20))),
+    ),
+    Option(
+        "environment and tuning",
+        ("--config-file",),
+        "a YAML file with settings, as horovodrun has it; options here come before it",
+        str,
+        "FILE",
     ),
     Option(
         "output",
@@ -201,9 +267,10 @@ OPTIONS = (
 )
 
 _DESCRIPTION = """\
-Starts N processes ("ranks") of one command on this machine, which train together.
+Starts N processes ("ranks") of one command, which train together.
 
-  hvdrun -np 2 python train.py --epochs 3
+  hvdrun -np 2 python train.py --epochs 3                      on this machine
+  hvdrun -np 8 -H host1:4,host2:4 python train.py              on two, over ssh and MPI
 
 Options of hvdrun come before the command; whatever follows it is the command's own."""
 
@@ -214,7 +281,8 @@ and SIGUSR2 to the ranks' own processes; a second Ctrl-C kills them. When a rank
 are ended, and hvdrun exits with the code of the rank that failed first (128 + N for signal N).
 When the job ends, so does everything that the ranks have started.
 Of several ranks, each gets TF_NUM_INTRAOP_THREADS and OMP_NUM_THREADS set to its share of the
-cores, and PYTHONUNBUFFERED=1: set them yourself to have it otherwise."""
+cores, and PYTHONUNBUFFERED=1: set them yourself to have it otherwise.
+On several hosts, MPI's launcher passes signals on as it does; see docs/running.md."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -243,6 +311,8 @@ def make_parser() -> argparse.ArgumentParser:
             how["action"] = "store_true"
         else:
             how.update(type=option.type, metavar=option.metavar)
+            if option.repeated:
+                how["action"] = "append"
         groups[option.group].add_argument(*option.flags, **how)
     return parser
 
@@ -288,10 +358,18 @@ def split_arguments(arguments: Sequence[str]) -> Arguments:
         following = 0 if has_value else values.get(flag, of_horovod.get(flag, 0))
         if flag in of_horovod:
             ignored.append(flag)
+        elif following and flag.startswith("--") and at + 1 < len(arguments):
+            own.append(f"{flag}={arguments[at + 1]}")  # the value may begin with a dash
         else:
             own += arguments[at : at + 1 + following]
         at += 1 + following
     return Arguments(own, ignored, list(arguments[at:]))
+
+
+def given_for_mpi(parsed: argparse.Namespace) -> list[str]:
+    """The options about MPI that were given."""
+    given = (option for option in OPTIONS if option.mpi and getattr(parsed, option.dest))
+    return [next(flag for flag in option.flags if flag.startswith("--")) for option in given]
 
 
 def variables(parsed: argparse.Namespace) -> dict[str, str]:

@@ -7,10 +7,13 @@ what goes to one descriptor of the launcher and writes it without ever blocking 
 from __future__ import annotations
 
 import collections
+import contextlib
+import fcntl
 import os
 import select
 import stat
 import time
+from collections.abc import Callable
 
 _READ_BYTES = 1 << 16
 # A pipe that polls as writable takes this much without blocking (PIPE_BUF).
@@ -18,9 +21,13 @@ _WRITE_BYTES = 4096
 _WRITES_PER_EVENT = 64
 _QUEUE_HIGH = 1 << 20
 _LONGEST_LINE = 1 << 24
-_TAIL_LINES = 400
-_TAIL_LINE_BYTES = 2000
+TAIL_LINES = 400
+TAIL_LINE_BYTES = 2000
 _ONSETS = (b"Traceback (most recent call last)", b"Fatal Python error")
+
+
+# Takes whole lines and returns those that are to be shown.
+LineFilter = Callable[[list[bytes]], list[bytes]]
 
 
 class LineSplitter:
@@ -126,6 +133,40 @@ class Sink:
                 self._queue.popleft()
 
 
+class PacketSink(Sink):
+    """A pipe to an MPI launcher, through which it gets whole lines only.
+
+    Launchers pass on whatever one read gave them, so that the lines of several ranks would cut into
+    each other. So nothing is written before all that came earlier has been read: the pipe is made
+    to hold one page, and then polls as writable when it is empty. Longer lines go in pieces
+    (:func:`hvd_keras.launch.rank_reports.cut_line`).
+
+    Args:
+        fd: the pipe.
+        cut: cuts a line into lines of no more than a number of bytes.
+    """
+
+    def __init__(self, fd: int, cut: Callable[[bytes, int], list[bytes]]) -> None:
+        super().__init__(fd)
+        self._cut = cut
+        with contextlib.suppress(OSError):  # no pipe: then as well as it goes
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WRITE_BYTES)
+
+    def put(self, data: bytes) -> None:
+        """See the base class; ``data`` are whole lines."""
+        for line in data.splitlines(keepends=True):
+            for piece in self._cut(line, _WRITE_BYTES):
+                if self.error is not None:
+                    return
+                # The first may have been written in part.
+                if len(self._queue) > 1 and len(self._queue[-1]) + len(piece) <= _WRITE_BYTES:
+                    self._queue[-1] = memoryview(bytes(self._queue[-1]) + piece)
+                else:
+                    self._queue.append(memoryview(piece))
+                self.queued += len(piece)
+        self.pump()
+
+
 class RankStream:
     """The standard output or error of one rank, on its way to a sink.
 
@@ -133,7 +174,9 @@ class RankStream:
         rank: the rank.
         fd: the reading end of the pipe, -1 once it is closed.
         sink: where lines go.
+        sinks: all sinks that must not be full for the pipe to be read.
         onset: when the last traceback began (``time.monotonic``), or None.
+        line_filter: what all lines go through first, or None.
     """
 
     def __init__(
@@ -143,7 +186,9 @@ class RankStream:
         self.name = name
         self.fd = fd
         self.sink = sink
+        self.sinks = [sink]
         self.onset: float | None = None
+        self.line_filter: LineFilter | None = None
         self._label = label
         self._timestamps = timestamps
         self._splitter = LineSplitter()
@@ -158,7 +203,7 @@ class RankStream:
 
     def keep_tail(self) -> None:
         """Also remembers the last lines, and when a traceback began."""
-        self._tail = collections.deque(maxlen=_TAIL_LINES)
+        self._tail = collections.deque(maxlen=TAIL_LINES)
 
     def wrote_last(self, lines: int) -> bool:
         """Whether the last ``lines`` lines that its sink has received are this stream's."""
@@ -198,6 +243,8 @@ class RankStream:
             self._file = -1
 
     def _emit(self, lines: list[bytes]) -> None:
+        if self.line_filter is not None:
+            lines = self.line_filter(lines)
         if self._tail is not None:
             self._remember(lines, self._tail)
         if lines:
@@ -207,10 +254,10 @@ class RankStream:
         self.sink.put(b"".join([prefix + line for line in lines if line != b"\r"]))
 
     def _remember(self, lines: list[bytes], tail: collections.deque[bytes]) -> None:
-        for line in lines[-_TAIL_LINES:]:
-            if line.startswith(_ONSETS):
+        for line in lines[-TAIL_LINES:]:
+            if is_onset(line):
                 self.onset = time.monotonic()
-            tail.append(line[:_TAIL_LINE_BYTES])
+            tail.append(line[:TAIL_LINE_BYTES])
 
     def _prefix(self) -> bytes:
         if self._label is None:
@@ -220,6 +267,11 @@ class RankStream:
         now = time.time()
         clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now))
         return f"{clock}.{int(now * 1000) % 1000:03d} ".encode() + self._label + b" "
+
+
+def is_onset(line: bytes) -> bool:
+    """Whether a traceback begins with this line."""
+    return line.startswith(_ONSETS)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -22,17 +22,22 @@ class OutputPump:
         job: says how lines are marked, and where copies go.
         selector: the supervisor's.
         on_error: called with a sentence when output is lost.
+        sink: where both streams go; None for this process's own.
     """
 
     def __init__(
-        self, job: Job, selector: selectors.BaseSelector, on_error: Callable[[str], None]
+        self,
+        job: Job,
+        selector: selectors.BaseSelector,
+        on_error: Callable[[str], None],
+        sink: Sink | None = None,
     ) -> None:
         self._job = job
         self._selector = selector
         self._on_error = on_error
-        self._stdout = Sink(1)
+        self._stdout = sink or Sink(1)
         # Two queues to one terminal would cut into each other's lines.
-        self._stderr = self._stdout if self._stdout.same_file(2) else Sink(2)
+        self._stderr = self._stdout if sink or self._stdout.same_file(2) else Sink(2)
         self._streams: list[RankStream] = []
 
     def add(self, rank: int, name: str, fd: int) -> RankStream:
@@ -56,6 +61,20 @@ class OutputPump:
         self._watch(fd, selectors.EVENT_READ, functools.partial(self._read, stream))
         return stream
 
+    def read_pending(self) -> None:
+        """Reads what the pipes hold now, without waiting for their writers to be gone."""
+        for stream in self._streams:
+            while stream.fd >= 0 and self._read(stream):
+                pass
+
+    def put_line(self, line: bytes, *, to_stdout: bool = False) -> None:
+        """Writes a line as it is."""
+        (self._stdout if to_stdout else self._stderr).put(line)
+
+    def may_fill_stdout(self, stream: RankStream) -> None:
+        """Some lines of ``stream`` go to standard output by :meth:`put_line`."""
+        stream.sinks.append(self._stdout)
+
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to standard error."""
         self._stderr.note(self, 1)
@@ -76,8 +95,9 @@ class OutputPump:
                 else:
                     self._selector.unregister(sink.fd)
         for stream in self._streams:
-            if stream.fd >= 0 and stream.sink.full == (stream.fd in watched):
-                if stream.sink.full:
+            full = any(sink.full for sink in stream.sinks)
+            if stream.fd >= 0 and full == (stream.fd in watched):
+                if full:
                     self._selector.unregister(stream.fd)
                 else:
                     callback = functools.partial(self._read, stream)
@@ -109,7 +129,6 @@ class OutputPump:
             self._on_error(f"cannot write {stream.name} of rank {stream.rank}: {error.strerror}")
         if stream.fd < 0 and fd in self._watched():
             self._selector.unregister(fd)
-        broken = stream.sink.error
-        if broken is not None:
+        for broken in filter(None, (sink.error for sink in stream.sinks)):
             self._on_error(f"cannot write the output of the ranks: {broken.strerror}")
         return more

@@ -34,6 +34,7 @@ class EndedRank(NamedTuple):
         onset: when it began to print its last traceback, or None.
         stderr: the last lines of its stderr.
         visible: for a number of lines, whether the user has just seen that many of them.
+        host: name of its host; empty for this one.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class EndedRank(NamedTuple):
     onset: float | None
     stderr: list[str]
     visible: Callable[[int], bool] = lambda lines: False
+    host: str = ""
 
 
 def first_failure(ranks: Sequence[EndedRank]) -> EndedRank | None:
@@ -152,7 +154,7 @@ def _failure_summary(job: Job, ranks: Sequence[EndedRank], first: EndedRank) -> 
     ended = [entry.rank for entry in others if entry.told_to_end and entry.returncode != 0]
     failed = [entry for entry in others if not entry.told_to_end and entry.returncode != 0]
     verdict = (
-        f"hvdrun: rank {first.rank} of {job.num_proc} (host {os.uname().nodename}, "
+        f"hvdrun: rank {first.rank} of {job.num_proc} (host {first.host or os.uname().nodename}, "
         f"pid {first.pid}) failed first: {describe(first.returncode)}."
     )
     if failed:

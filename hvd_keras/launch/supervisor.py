@@ -32,18 +32,18 @@ from hvd_keras.launch import ending, environment, processes, report
 from hvd_keras.launch.command import explain_exec_error
 from hvd_keras.launch.ending import Ending, Step
 from hvd_keras.launch.errors import LaunchError
-from hvd_keras.launch.job import PASSED_ON, Job
+from hvd_keras.launch.job import PASSED_ON, Job, JobResult
 from hvd_keras.launch.obituary import write_obituary
-from hvd_keras.launch.output import RankStream
+from hvd_keras.launch.output import LineFilter, RankStream
 from hvd_keras.launch.pump import OutputPump
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A wrapper or worker process of a rank would die of a signal that only the script expects.
 _TO_PROCESS = (signal.SIGUSR1, signal.SIGUSR2)
 _LAST_WRITE_SECONDS = 5.0
 
 
-class _Rank:
+class Rank:
     """A rank that was started."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes], stderr: RankStream) -> None:
@@ -57,15 +57,19 @@ class _Rank:
 
 
 class Supervisor:
-    """One job. ``run`` is called once."""
+    """One job on this host. ``run`` is called once.
+
+    Jobs over MPI have two kinds of supervisors derived from it: one holds the MPI launcher
+    (:mod:`hvd_keras.launch.mpi_supervisor`), one each rank (:mod:`~.rank_process`).
+    """
 
     def __init__(self, job: Job, control_fd: int, status_fd: int) -> None:
         self._job = job
         self._control_fd = control_fd
         self._status_fd = status_fd
         self._selector = selectors.DefaultSelector()
-        self._output = OutputPump(job, self._selector, self._on_lost_output)
-        self._ranks: list[_Rank] = []
+        self._output = self._make_output()
+        self._ranks: list[Rank] = []
         self._segment_fd = -1
         self._flight_recorder = ""
         self._started = time.time()
@@ -77,6 +81,9 @@ class Supervisor:
         self._childless = False
         self._only_leftovers = False
         self._late: list[int] = []
+
+    def _make_output(self) -> OutputPump:
+        return OutputPump(self._job, self._selector, self._on_lost_output)
 
     def run(self) -> None:
         """Runs the job to its end and sends its result."""
@@ -118,13 +125,16 @@ class Supervisor:
                 identity = environment.rank_identity(rank, size, segment)
                 self._say(f"rank {rank}: pid {self._ranks[-1].pid}, {_assignments(identity)}")
 
-    def _start_rank(self, rank: int, env: dict[str, str]) -> _Rank:
+    def _start_rank(
+        self, rank: int, env: dict[str, str], line_filter: LineFilter | None = None, **how: Any
+    ) -> Rank:
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
             self._output.add(rank, "stdout", out_read)
             stderr = self._output.add(rank, "stderr", err_read)
             stderr.keep_tail()
+            stderr.line_filter = line_filter
             process = subprocess.Popen(
                 self._job.command,
                 executable=self._job.program,
@@ -134,6 +144,7 @@ class Supervisor:
                 stderr=err_write,
                 # This process has one thread, so running Python after fork is safe.
                 preexec_fn=functools.partial(processes.prepare_rank, os.getpid()),
+                **how,
             )
         except OSError as error:
             text = explain_exec_error(self._job.command[0], self._job.program, error)
@@ -141,7 +152,7 @@ class Supervisor:
         finally:
             os.close(out_write)
             os.close(err_write)
-        return _Rank(rank, process, stderr)
+        return Rank(rank, process, stderr)
 
     # Events
 
@@ -164,7 +175,7 @@ class Supervisor:
         """Waits for the next event or deadline, and acts on it."""
         self._output.pace()
         now = time.monotonic()
-        until = self._ending.next_time if self._ending else self._deadline
+        until = self._ending.next_time if self._ending else self._next_deadline()
         if self._killing:  # what is killed may be forking: look again soon
             until = min(until, now + 0.1)
         timeout = None if until == float("inf") else max(0.0, until - now)
@@ -172,6 +183,9 @@ class Supervisor:
             key.data()
         self._reap()
         self._advance(time.monotonic())
+
+    def _next_deadline(self) -> float:
+        return self._deadline
 
     def _on_lost_output(self, text: str) -> None:
         if self._ending is None:
@@ -193,12 +207,8 @@ class Supervisor:
     def _pass_on(self, signum: int) -> None:
         now = time.monotonic()
         self._interrupts += signum == signal.SIGINT
-        for rank in self._living():
-            if signum in _TO_PROCESS:
-                processes.signal_process(rank.pid, signum)
-            else:
-                processes.signal_group(rank.pid, signum)
-        if signum not in _ENDING or self._killing:
+        self._signal_ranks(signum)
+        if signum not in ENDING or self._killing:
             return
         cause = self._ending.cause if self._ending else "signal"
         if self._interrupts > 1:
@@ -206,9 +216,19 @@ class Supervisor:
         elif self._ending is None:
             self._ending = ending.after_signal(self._job, now, signum)
             if signum == signal.SIGINT:
-                self._say("interrupted, waiting for the ranks to end; again to kill them.")
+                self._explain_interrupt()
         elif cause != "signal":
             self._ending = ending.at_once(cause, self._job, now)
+
+    def _explain_interrupt(self) -> None:
+        self._say("interrupted, waiting for the ranks to end; again to kill them.")
+
+    def _signal_ranks(self, signum: int) -> None:
+        for rank in self._living():
+            if signum in _TO_PROCESS:
+                processes.signal_process(rank.pid, signum)
+            else:
+                processes.signal_group(rank.pid, signum)
 
     def _reap(self) -> None:
         while True:
@@ -224,11 +244,14 @@ class Supervisor:
                     rank.returncode = os.waitstatus_to_exitcode(status)
                     rank.process.returncode = rank.returncode
                     rank.ended_at = time.monotonic()
-                    write_obituary(self._segment_fd, rank.rank, rank.returncode)
+                    self._on_rank_end(rank, rank.returncode)
+
+    def _on_rank_end(self, rank: Rank, returncode: int) -> None:
+        write_obituary(self._segment_fd, rank.rank, returncode)
 
     # Ending
 
-    def _living(self) -> list[_Rank]:
+    def _living(self) -> list[Rank]:
         return [rank for rank in self._ranks if rank.returncode is None]
 
     def _advance(self, now: float) -> None:
@@ -283,13 +306,18 @@ class Supervisor:
     def _finish(self) -> None:
         """Writes what is left of the output, then the summary, and sends the result."""
         self._output.drain()
-        ranks = [self._ended(rank) for rank in self._ranks]
-        recorder = self._flight_recorder if self._has_flight_record() else None
-        for line in report.summary(self._job, ranks, self._ending, self._late, recorder):
+        lines, result = self._outcome()
+        for line in lines:
             self._output.say(line)
         self._flush()
-        result = report.make_result(ranks, self._ending)
         self._send({"event": "end", "result": result.to_dict()})
+
+    def _outcome(self) -> tuple[list[str], JobResult]:
+        """The last lines for the user, and the result."""
+        ranks = [self._ended(rank) for rank in self._ranks]
+        recorder = self._flight_recorder if self._has_flight_record() else None
+        lines = report.summary(self._job, ranks, self._ending, self._late, recorder)
+        return lines, report.make_result(ranks, self._ending)
 
     def _has_flight_record(self) -> bool:
         """Whether a rank of this job has written its flight recorder."""
@@ -300,7 +328,7 @@ class Supervisor:
             )
         return False
 
-    def _ended(self, rank: _Rank) -> report.EndedRank:
+    def _ended(self, rank: Rank) -> report.EndedRank:
         returncode = -signal.SIGKILL if rank.returncode is None else rank.returncode
         return report.EndedRank(
             rank=rank.rank,
@@ -361,7 +389,10 @@ def main() -> None:
     control_fd = os.dup(0)
     job = _read_job(control_fd)
     processes.become_subreaper()
-    Supervisor(job, control_fd, status_fd).run()
+    kind = Supervisor
+    if job.mpi is not None:
+        from hvd_keras.launch.mpi_supervisor import MpiSupervisor as kind  # late: few need it
+    kind(job, control_fd, status_fd).run()
 
 
 if __name__ == "__main__":

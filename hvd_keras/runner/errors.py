@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["RankFailedError"]
+from collections.abc import Iterable
+
+__all__ = ["RankFailedError", "first_failure"]
+
+# How a rank says that it failed over another one's failure.
+_VICTIMS = ("AbortedError", "HorovodInternalError", "PeerDiedError")
 
 
 class RankFailedError(RuntimeError):
@@ -20,3 +25,21 @@ class RankFailedError(RuntimeError):
 
     def __reduce__(self) -> tuple:
         return type(self), (str(self), self.rank, self.exit_code)
+
+
+def first_failure(failures: Iterable[RankFailedError]) -> RankFailedError | None:
+    """Returns the first one that is not merely the consequence of another rank's.
+
+    Args:
+        failures: in the order in which they happened.
+
+    Returns:
+        The first one of all where each says that it is a consequence; None where there is none.
+    """
+    return min(failures, key=lambda failure: _is_victim(str(failure)), default=None)
+
+
+def _is_victim(text: str) -> bool:
+    lines = text.strip().splitlines()
+    heads = [line for line in lines if line and not line[0].isspace()]
+    return any(name in line for line in heads[1:] for name in _VICTIMS)

@@ -24,6 +24,7 @@ from hvd_keras.launch import environment, processes
 from hvd_keras.launch.report import describe
 from hvd_keras.runner.driver_log import receiving
 from hvd_keras.runner.errors import RankFailedError
+from hvd_keras.runner.one_host import Host, require_one_host, this_host
 from hvd_keras.runner.payload import pack_call
 from hvd_keras.runner.spark_driver import Driver, DriverAddress
 from hvd_keras.runner.worker import CALL, failure_file, result_file
@@ -115,8 +116,9 @@ class _Task:
 
         context = BarrierTaskContext.get()
         rank = context.partitionId()
-        hosts = [json.loads(text) for text in context.allGather(json.dumps(_this_host()))]
-        _require_one_host(hosts)
+        told = context.allGather(json.dumps(this_host()))
+        hosts = [Host(*json.loads(text)) for text in told]
+        require_one_host(hosts, "Spark tasks", "Ask for as many ranks as one worker has slots")
         with self._driver.connected(rank) as link, tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / CALL).write_bytes(self._content)
@@ -165,23 +167,6 @@ def _failure(rank: int, size: int, returncode: int, text: str) -> RankFailedErro
     return RankFailedError(
         f"rank {rank} of {size} has failed, with {describe(returncode)}{how}", rank, returncode
     )
-
-
-def _this_host() -> list[Any]:
-    """What processes that can share memory have in common."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return [os.uname().nodename, boot, os.stat("/dev/shm").st_dev]
-
-
-def _require_one_host(hosts: list[list[Any]]) -> None:
-    different = {tuple(host) for host in hosts}
-    if len(different) > 1:
-        names = ", ".join(sorted({str(host[0]) for host in different}))
-        raise RuntimeError(
-            f"the Spark tasks run on {len(different)} hosts ({names}); a job over several hosts "
-            "needs MPI, which hvd_keras does not support yet. Ask for as many ranks as one worker "
-            "has slots"
-        )
 
 
 def _paths_for_ranks() -> list[str]:

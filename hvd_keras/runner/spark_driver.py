@@ -15,12 +15,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from hvd_keras.runner.errors import RankFailedError
+from hvd_keras.runner.errors import RankFailedError, first_failure
 
 __all__ = ["Driver", "DriverAddress", "Link"]
 
-# How a rank says that it failed over another one's failure.
-_VICTIMS = ("AbortedError", "HorovodInternalError", "PeerDiedError")
 _LAST_MESSAGES_SECONDS = 2.0
 
 
@@ -99,11 +97,8 @@ class Driver:
         """The failure that came first, by itself; None if no task has told of one."""
         for reader in self._readers:
             reader.join(_LAST_MESSAGES_SECONDS)
-        told = sorted(self._failures, key=lambda failure: (_is_victim(failure[2]), failure[0]))
-        if not told:
-            return None
-        _, rank, text, returncode = told[0]
-        return RankFailedError(text, rank, returncode)
+        told = sorted(self._failures)
+        return first_failure(RankFailedError(text, rank, code) for _, rank, text, code in told)
 
     def _accept(self) -> None:
         while not self._closed:
@@ -123,9 +118,3 @@ class Driver:
                     self._failures.append(content)
                 else:
                     self._show(content)
-
-
-def _is_victim(text: str) -> bool:
-    lines = text.strip().splitlines()
-    heads = [line for line in lines if line and not line[0].isspace()]
-    return any(name in line for line in heads[1:] for name in _VICTIMS)

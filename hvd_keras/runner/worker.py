@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hvd_keras.runner.payload import pack_result, unpack_call
 from hvd_keras.settings import Settings
 
-__all__ = ["CALL", "failure_file", "main", "result_file"]
+__all__ = [
+    "CALL",
+    "CallFailedError",
+    "failure_file",
+    "main",
+    "result_file",
+    "run_call",
+    "use_alias_if_asked",
+]
 
 CALL = "call"
+
+
+class CallFailedError(Exception):
+    """The call has failed; the message is its traceback."""
 
 
 def result_file(folder: Path, rank: int) -> Path:
@@ -28,24 +42,58 @@ def failure_file(folder: Path, rank: int) -> Path:
     return folder / f"failure-{rank}"
 
 
-def main(folder: Path) -> int:
-    """Runs the function and returns the exit code of this process."""
-    settings = Settings.from_environment()
-    if settings.compat:
+def run_call(content: bytes, *before: Any, pack: Callable[[Any], Any] = pack_result) -> Any:
+    """Runs a packed call, with ``before`` as its first arguments, and returns the packed result.
+
+    A failure is told to the other ranks, if they have met.
+
+    Args:
+        pack: what makes of the result what is returned.
+
+    Raises:
+        CallFailedError: the function, or sending it or its result, has failed.
+    """
+    try:
+        function, args, kwargs = unpack_call(content)
+        return pack(_called(function, (*before, *args), kwargs))
+    except Exception as error:
+        text = traceback.format_exc()
+        sys.excepthook(type(error), error, error.__traceback__)  # which tells the other ranks
+        raise CallFailedError(text) from error
+
+
+def use_alias_if_asked() -> None:
+    """Makes ``import horovod`` give hvd_keras, where the settings say so."""
+    if Settings.from_environment().compat:
         from hvd_keras import compat
 
         compat.install()
+
+
+def main(folder: Path) -> int:
+    """Runs the function and returns the exit code of this process."""
+    rank = Settings.from_environment().rank
+    use_alias_if_asked()
     try:
-        function, args, kwargs = unpack_call((folder / CALL).read_bytes())
-        content = pack_result(function(*args, **kwargs))
-    except Exception as error:
-        text = traceback.format_exc()
-        failure_file(folder, settings.rank).write_text(text)
-        sys.excepthook(type(error), error, error.__traceback__)  # which tells the other ranks
+        content = run_call((folder / CALL).read_bytes())
+    except CallFailedError as error:
+        failure_file(folder, rank).write_text(str(error))
         return 1
     # Written beside its place and renamed: there is never half of it.
-    path = result_file(folder, settings.rank)
+    path = result_file(folder, rank)
     scratch = path.with_suffix(".tmp")
     scratch.write_bytes(content)
     scratch.replace(path)
     return 0
+
+
+def _called(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except SystemExit as error:
+        # It would end the process without a result, or, in a process that runs more than one
+        # function, all that comes after it.
+        raise RuntimeError(
+            f"the function has called sys.exit({'' if error.code is None else repr(error.code)}); "
+            "expected it to return its result, or to raise an exception"
+        ) from error

@@ -4,6 +4,10 @@
 // same ticket, in the order of their tickets; the scheduler sees to that. A member is named by its
 // index in the process set, 0 to size() - 1. Sizes are in bytes or elements as said, always int64.
 // A function returns when the outputs are complete and the inputs may be changed.
+//
+// A communicator that spans hosts also carries the hosts' word on the plan (see plan.h): a
+// collective that is executed by plan ends with kPlanLeft, its outputs untouched, where a host has
+// something else to do.
 #ifndef HVD_CORE_COMMUNICATOR_H_
 #define HVD_CORE_COMMUNICATOR_H_
 
@@ -43,12 +47,22 @@ struct ScatterBuffer {
   int64_t total_bytes;
 };
 
-// What this member gets from another one's input: `bytes` from `begin` on, out of `total`.
+// What this member gets from another one's input: `bytes` from `begin` on, out of `total`; and
+// what it sends to that member of its own.
 struct AlltoallPart {
   int64_t total;
   int64_t begin;
   int64_t bytes;
   int64_t output_begin;  // where it goes
+  int64_t send_begin;
+  int64_t send_bytes;
+};
+
+// How a collective that was executed by plan begins between hosts, and so how a host that leaves
+// the plan takes part in it without having its data.
+enum class Opening : uint8_t {
+  kDoubling,  // in rounds, with a partner each
+  kDirect,    // with every other host at once
 };
 
 class Communicator {
@@ -73,7 +87,16 @@ class Communicator {
 
   // `input` is read at the root only.
   virtual Status Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) = 0;
+
+  // The next call is by plan: it may end with kPlanLeft.
+  virtual void FollowPlan() {}
+
+  // In place of a planned collective which this host does not take part in: tells the others.
+  virtual Status LeavePlan(Ticket ticket, Opening opening);
 };
+
+// How an allreduce of so many bytes opens.
+Opening OpeningOf(int64_t allreduce_bytes);
 
 }  // namespace hvd
 

@@ -46,9 +46,13 @@ void Engine::Recount(const Assignment& assignment) {
   }
 }
 
-MatchKey Engine::KeyOf(const Request& request, uint64_t occurrence) {
-  uint64_t h = HashMix(static_cast<uint64_t>(request.process_set), occurrence);
+MatchKey Engine::IdOf(const Request& request) {
+  const uint64_t h = HashMix(0, static_cast<uint64_t>(request.process_set));
   return {HashString(h, request.name), HashString(~h, request.name)};
+}
+
+MatchKey Engine::KeyOf(const MatchKey& id, uint64_t occurrence) {
+  return {HashMix(id.low, occurrence), HashMix(id.high, occurrence)};
 }
 
 Status Engine::AddProcessSet(int32_t id, std::vector<int> ranks) {
@@ -110,8 +114,8 @@ Status Engine::Post(std::unique_ptr<Request>* request) {
   const uint64_t fingerprint = Fingerprint(**request);
   const uint64_t record = recorder_.Posted(**request, occurrence, fingerprint);
   (*request)->record = record;
-  const MatchKey key = KeyOf(**request, occurrence);
-  Announcement announcement{key, fingerprint, ranks, std::move(*request)};
+  const MatchKey id = IdOf(**request);
+  Announcement announcement{KeyOf(id, occurrence), id, fingerprint, ranks, std::move(*request)};
   const Status status = scheduler_->Post(&announcement);
   *request = std::move(announcement.request);
   if (!status.ok()) recorder_.Ended(record, status.code());
@@ -129,11 +133,27 @@ void Engine::Run() {
     Assignment assignment;
     status = scheduler_->Next(&assignment);
     if (!status.ok()) break;
+    if (assignment.verdict == Assignment::Verdict::kLeavePlan) {
+      status = LeavePlan(std::move(assignment));
+      if (!status.ok()) break;
+      continue;
+    }
     recorder_.Started(assignment.request->record);
     Status result = Execute(assignment);
+    if (result.code() == Code::kPlanLeft) {
+      status = scheduler_->GiveBack(std::move(assignment));
+      if (!status.ok()) break;
+      continue;
+    }
     Finish(std::move(assignment), result);
   }
   FailAll(status);
+}
+
+Status Engine::LeavePlan(Assignment assignment) {
+  HVD_RETURN_IF_ERROR(
+      CommunicatorOf(assignment.ranks)->LeavePlan(assignment.ticket, assignment.opening));
+  return scheduler_->GiveBack(std::move(assignment));
 }
 
 void Engine::Finish(Assignment assignment, const Status& status) {
@@ -185,6 +205,10 @@ Status Engine::Execute(const Assignment& assignment) {
   HVD_RETURN_IF_ERROR(GetProcessSet(request.process_set, &set));
   const Execution execution{assignment, set, rank_, CommunicatorOf(assignment.ranks)};
   if (assignment.verdict == Assignment::Verdict::kMismatch) return ExplainMismatch(execution);
+  if (assignment.by_plan) {
+    execution.communicator->FollowPlan();
+    stats_.planned.fetch_add(1, std::memory_order_relaxed);
+  }
   for (const Piece& piece : request.pieces) {
     stats_.bytes.fetch_add(piece.NumElements() * SizeOf(request.dtype), std::memory_order_relaxed);
   }

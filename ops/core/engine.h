@@ -33,7 +33,8 @@ using CommunicatorFactory =
 struct EngineStats {
   std::atomic<int64_t> collectives{0};
   std::atomic<int64_t> failures{0};
-  std::atomic<int64_t> bytes{0};  // of all inputs
+  std::atomic<int64_t> bytes{0};    // of all inputs
+  std::atomic<int64_t> planned{0};  // collectives that no message was sent for, but their data
 };
 
 class Engine {
@@ -71,7 +72,9 @@ class Engine {
   void FailAll(const Status& status);
   Status Execute(const Assignment& assignment);
   Communicator* CommunicatorOf(const std::vector<int>& ranks);
-  static MatchKey KeyOf(const Request& request, uint64_t occurrence);
+  Status LeavePlan(Assignment assignment);
+  static MatchKey IdOf(const Request& request);
+  static MatchKey KeyOf(const MatchKey& id, uint64_t occurrence);
   static std::string OccurrenceName(const Request& request);
   // Makes the ranks count alike again where some made calls in which others took no part: starts
   // anew after a join, and takes back calls that could not complete.

@@ -179,6 +179,10 @@ Status Alltoall(const Execution& e) {
     parts[m].bytes = rows[0][m] * row_bytes;
     parts[m].output_begin = received;
     received += parts[m].bytes;
+    const size_t k = std::find(e.set.begin(), e.set.end(), e.assignment.ranks[m]) - e.set.begin();
+    const auto splits = request.splits.begin();
+    parts[m].send_begin = std::accumulate(splits, splits + k, int64_t{0}) * row_bytes;
+    parts[m].send_bytes = request.splits[k] * row_bytes;
   }
   return e.communicator->Alltoall(e.assignment.ticket, piece.input, piece.output, parts);
 }

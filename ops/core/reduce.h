@@ -37,6 +37,22 @@ Status CheckReduction(DataType dtype, ReduceOp op, double prescale, double posts
 void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output,
             int64_t count);
 
+// The same in two steps, for inputs that are combined in more than one place. What travels between
+// the steps are partial results, of a type that loses nothing: float32 for float16 and bfloat16,
+// 64 bits for integer averages, else the type itself.
+DataType PartialType(const Reduction& reduction);
+
+// Combines partial results: a Reduction of their type, without scaling.
+Reduction OfPartials(const Reduction& reduction);
+
+// One input, scaled, as a partial result.
+void ToPartial(const Reduction& reduction, const void* input, void* partial, int64_t count);
+
+// Combines partial results, in order, and finishes: division, scaling, rounding. `output` may be
+// the first of them.
+void FinishPartials(const Reduction& reduction, const void* const* partials, int num_partials,
+                    void* output, int64_t count);
+
 }  // namespace hvd
 
 #endif  // HVD_CORE_REDUCE_H_

@@ -10,6 +10,9 @@
   namespace hvd::variant {                                                                         \
   void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output, \
               int64_t count);                                                                      \
+  void ToPartial(const Reduction& reduction, const void* input, void* partial, int64_t count);     \
+  void FinishPartials(const Reduction& reduction, const void* const* partials, int num_partials,   \
+                      void* output, int64_t count);                                                \
   }
 
 HVD_DECLARE_REDUCE_VARIANT(reduce_baseline)

@@ -30,6 +30,7 @@ struct MatchKey {
 
 struct Announcement {
   MatchKey key;
+  MatchKey id;  // the same without the occurrence: what a plan is made of
   uint64_t fingerprint = 0;
   std::vector<int> ranks;  // global ranks of the process set, ascending
   std::unique_ptr<Request> request;
@@ -38,8 +39,9 @@ struct Announcement {
 struct Assignment {
   enum class Verdict {
     kExecute,
-    kMismatch,  // all members arrived, but they announced different things
-    kFailed,    // it can never complete; `error` says why, and only some members got it
+    kMismatch,   // all members arrived, but they announced different things
+    kFailed,     // it can never complete; `error` says why, and only some members got it
+    kLeavePlan,  // no request: this host leaves the plan, in place of a collective it has not got
   };
   Verdict verdict = Verdict::kExecute;
   Ticket ticket = 0;
@@ -47,7 +49,9 @@ struct Assignment {
   std::unique_ptr<Request> request;
   std::vector<int> ranks;  // who takes part: the process set without those that have joined
   int last_rank = 0;       // who announced it last
-  int64_t handle = 0;      // for Complete()
+  bool by_plan = false;    // it may end with kPlanLeft
+  Opening opening = Opening::kDoubling;  // kLeavePlan: of the collective that others may be in
+  int64_t handle = 0;                    // for Complete(), GiveBack()
 };
 
 class Scheduler {
@@ -64,6 +68,10 @@ class Scheduler {
 
   // The collective of this handle has been executed here.
   virtual void Complete(int64_t handle) = 0;
+
+  // It ended with kPlanLeft, or was kLeavePlan: all that was planned after it, and the collective
+  // itself, has to be agreed anew.
+  virtual Status GiveBack(Assignment assignment) = 0;
 
   // Makes Next() return. Callable from any thread.
   virtual void Interrupt() = 0;

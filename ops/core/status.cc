@@ -20,6 +20,7 @@ const char* CodeName(Code code) {
       return "ResourceExhausted";
     case Code::kUnavailable:
       return "Unavailable";
+    case Code::kPlanLeft:
     case Code::kInternal:
       return "Internal";
   }

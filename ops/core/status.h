@@ -19,6 +19,7 @@ enum class Code {
   kResourceExhausted,   // memory or descriptors
   kUnavailable,         // what the environment promised is not there
   kInternal,            // a defect of this library
+  kPlanLeft,            // between engine and communicator: to be agreed anew, not an error
 };
 
 // The name of a code as Python sees it, for example "InvalidArgument".

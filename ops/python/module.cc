@@ -147,28 +147,35 @@ void Barrier(const std::string& name, int process_set, double timeout_seconds) {
   Run(std::make_shared<Call>(), std::move(request));
 }
 
-void Init(int rank, int size, int local_rank, int local_size, int cross_rank, int cross_size,
-          const std::string& segment, double start_timeout, double deadlock_seconds,
-          double stall_warning_seconds, double stall_shutdown_seconds, int64_t chunk_bytes) {
-  WorldConfig config;
-  config.rank = rank;
-  config.size = size;
-  config.local_rank = local_rank;
-  config.local_size = local_size;
-  config.cross_rank = cross_rank;
-  config.cross_size = cross_size;
-  config.segment = segment;
-  config.start_timeout_seconds = start_timeout;
-  config.deadlock_seconds = deadlock_seconds;
-  config.stall_warning_seconds = stall_warning_seconds;
-  config.stall_shutdown_seconds = stall_shutdown_seconds;
-  config.chunk_bytes = chunk_bytes;
+void Init(const WorldConfig& config) {
   Status status;
   {
     py::gil_scoped_release release;
     status = World::Init(config);
   }
   RaiseIfError(status);
+}
+
+void DefineConfig(const py::module_& module) {
+  py::class_<WorldConfig>(module, "WorldConfig")
+      .def(py::init<>())
+      .def_readwrite("rank", &WorldConfig::rank)
+      .def_readwrite("size", &WorldConfig::size)
+      .def_readwrite("local_rank", &WorldConfig::local_rank)
+      .def_readwrite("local_size", &WorldConfig::local_size)
+      .def_readwrite("cross_rank", &WorldConfig::cross_rank)
+      .def_readwrite("cross_size", &WorldConfig::cross_size)
+      .def_readwrite("segment", &WorldConfig::segment)
+      .def_readwrite("host_of_rank", &WorldConfig::host_of_rank)
+      .def_readwrite("host_names", &WorldConfig::host_names)
+      .def_readwrite("mpi_library", &WorldConfig::mpi_library)
+      .def_readwrite("mpi_communicator", &WorldConfig::mpi_communicator)
+      .def_readwrite("host_timeout", &WorldConfig::host_timeout_seconds)
+      .def_readwrite("start_timeout", &WorldConfig::start_timeout_seconds)
+      .def_readwrite("deadlock_seconds", &WorldConfig::deadlock_seconds)
+      .def_readwrite("stall_warning_seconds", &WorldConfig::stall_warning_seconds)
+      .def_readwrite("stall_shutdown_seconds", &WorldConfig::stall_shutdown_seconds)
+      .def_readwrite("chunk_bytes", &WorldConfig::chunk_bytes);
 }
 
 // A function that returns a status and may wait for the engine's lock, called without Python's
@@ -198,12 +205,13 @@ std::vector<int> ProcessSetRanks(int id) {
   return ranks;
 }
 
-int RequireRank(const World& world, int rank) {
-  const int size = world.config().size;
-  if (rank >= 0 && rank < size) return rank;
-  RaiseIfError(InvalidArgument("rank " + std::to_string(rank) + " does not exist; there are " +
-                               std::to_string(size)));
-  return 0;
+// A rank's number among those of this host.
+int RequireLocal(World* world, int rank) {
+  shm::Segment& segment = world->segment();
+  for (int r = 0; r < segment.ranks(); ++r) {
+    if (segment.global_rank(r) == rank) return r;
+  }
+  throw py::value_error("rank " + std::to_string(rank) + " is not on this host");
 }
 
 py::dict ToDict(const FlightEntry& entry) {
@@ -229,7 +237,7 @@ py::dict ToDict(const FlightEntry& entry) {
 std::vector<py::dict> FlightRecords(int rank) {
   std::shared_ptr<World> world = CurrentWorld();
   std::vector<py::dict> records;
-  const FlightRing& ring = world->segment().report(RequireRank(*world, rank)).flight_ring;
+  const FlightRing& ring = world->segment().report(RequireLocal(world.get(), rank)).flight_ring;
   for (const FlightEntry& entry : ReadRecords(ring)) records.push_back(ToDict(entry));
   return records;
 }
@@ -265,11 +273,13 @@ std::string AbortText() {
   return status.message();
 }
 
-std::vector<int> Pids() {
+// Of the ranks on this host.
+std::map<int, int> LocalPids() {
   std::shared_ptr<World> world = CurrentWorld();
-  std::vector<int> pids;
-  for (int rank = 0; rank < world->config().size; ++rank) {
-    pids.push_back(world->segment().line(rank).pid.load());
+  std::map<int, int> pids;
+  shm::Segment& segment = world->segment();
+  for (int r = 0; r < segment.ranks(); ++r) {
+    pids[segment.global_rank(r)] = segment.line(r).pid.load();
   }
   return pids;
 }
@@ -282,13 +292,25 @@ bool IsInitialized() {
 std::map<std::string, int64_t> Stats() {
   std::shared_ptr<World> world = CurrentWorld();
   const EngineStats& stats = world->engine().stats();
-  return {
+  std::map<std::string, int64_t> result = {
       {"collectives", stats.collectives.load()},
       {"failures", stats.failures.load()},
       {"bytes", stats.bytes.load()},
+      {"planned", stats.planned.load()},
       {"sleeps", world->waiter().sleeps()},
       {"wakes", world->waiter().wakes()},
+      {"messages", 0},
+      {"message_bytes", 0},
+      {"control_messages", 0},
   };
+  if (world->exchange() != nullptr) {
+    result["messages"] = world->exchange()->stats().messages.load();
+    result["message_bytes"] = world->exchange()->stats().bytes.load();
+  }
+  if (world->agent() != nullptr) {
+    result["control_messages"] = world->agent()->stats().control_messages.load();
+  }
+  return result;
 }
 
 }  // namespace
@@ -305,11 +327,8 @@ PYBIND11_MODULE(_core, module) {
       PyExc_RuntimeError, nullptr);
   module.attr("CollectiveError") = py::reinterpret_borrow<py::object>(g_collective_error);
 
-  module.def("init", &Init, py::arg("rank"), py::arg("size"), py::arg("local_rank"),
-             py::arg("local_size"), py::arg("cross_rank"), py::arg("cross_size"),
-             py::arg("segment"), py::arg("start_timeout"), py::arg("deadlock_seconds"),
-             py::arg("stall_warning_seconds"), py::arg("stall_shutdown_seconds"),
-             py::arg("chunk_bytes"));
+  DefineConfig(module);
+  module.def("init", &Init, py::arg("config"));
   module.def("shutdown", &World::Shutdown, py::call_guard<py::gil_scoped_release>());
   module.def("is_initialized", &IsInitialized);
   module.def("rank", [] { return CurrentWorld()->config().rank; });
@@ -341,5 +360,5 @@ PYBIND11_MODULE(_core, module) {
   module.def("abort_for_exception", &AbortForException, py::arg("traceback"));
   module.def("abort_text", &AbortText);
   module.def("flight_records", &FlightRecords, py::arg("rank"));
-  module.def("pids", &Pids);
+  module.def("local_pids", &LocalPids);
 }

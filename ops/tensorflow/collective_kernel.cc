@@ -36,6 +36,7 @@ absl::StatusCode ToAbsl(Code code) {
       return absl::StatusCode::kResourceExhausted;
     case Code::kUnavailable:
       return absl::StatusCode::kUnavailable;
+    case Code::kPlanLeft:
     case Code::kInternal:
       return absl::StatusCode::kInternal;
   }

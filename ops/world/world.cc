@@ -7,10 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "ops/hosts/hosts_communicator.h"
+#include "ops/transport/mpi/mpi_messenger.h"
 #include "ops/transport/shm/shm_communicator.h"
 #include "ops/transport/shm/shm_scheduler.h"
 
@@ -21,6 +24,11 @@ constexpr int kSlotsPerRank = 4;
 
 // About 30 microseconds: longer than a running peer takes to answer, shorter than a wake-up.
 constexpr int kSpins = 2000;
+
+// About as long as a message takes over a fast network.
+constexpr int64_t kSpinBetweenHostsNs = 20'000;
+constexpr int64_t kCheckNs = 100'000'000;           // how often a waiting Exchange asks
+constexpr int64_t kLeftPatienceNs = 2'000'000'000;  // for messages that were under way
 
 struct Process {
   std::mutex mutex;
@@ -65,13 +73,17 @@ Status CheckConfig(const WorldConfig& c) {
                            " of " + std::to_string(c.cross_size) +
                            ": each must be at least 0 and less than its size");
   }
-  if (c.size != c.local_size) {
-    return Unavailable("this job has " + std::to_string(c.size) + " ranks, " +
-                       std::to_string(c.local_size) +
-                       " of them on this host, but only the shared-memory transport is built in, "
-                       "which serves one host");
+  if (c.size != c.local_size && c.host_of_rank.size() != static_cast<size_t>(c.size)) {
+    return Unavailable(
+        "this job has " + std::to_string(c.size) + " ranks, " + std::to_string(c.local_size) +
+        " of them on this host, but no way to the others: start it with 'hvdrun -H', "
+        "or with mpirun");
   }
-  if (c.size > 1 && c.segment.empty()) {
+  if (c.size > shm::kMaxWorldRanks) {
+    return InvalidArgument("a job can have " + std::to_string(shm::kMaxWorldRanks) +
+                           " ranks, not " + std::to_string(c.size));
+  }
+  if (c.local_size > 1 && c.segment.empty()) {
     return InvalidArgument(
         "a job of " + std::to_string(c.size) +
         " ranks needs the address of its shared segment in HVD_SEGMENT; hvdrun "
@@ -80,9 +92,30 @@ Status CheckConfig(const WorldConfig& c) {
   return Status::Ok();
 }
 
+// What a rank does while it waits for one of another host in the middle of a collective.
+Status CheckOtherHost(shm::Segment* segment, shm::Waiter* waiter, const HostMap& map, int me,
+                      double stall_warning_seconds, int peer, int64_t waited_ns) {
+  HVD_RETURN_IF_ERROR(waiter->CheckPeers());
+  const int host = map.host_of(peer);
+  const bool has_left = segment->board().crossing.hosts_left[host / 64].load() >> (host % 64) & 1;
+  if (has_left && waited_ns > kLeftPatienceNs) {
+    segment->Abort("rank " + std::to_string(peer) + " on host " + map.name(host) +
+                   " left the job (hvd.shutdown() or the end of its script) in the middle of a "
+                   "collective");
+  }
+  const auto warning_ns = static_cast<int64_t>(stall_warning_seconds * 1e9);
+  if (warning_ns > 0 && waited_ns >= warning_ns && waited_ns < warning_ns + kCheckNs) {
+    std::fprintf(stderr,
+                 "hvd_keras: stall: rank %d has waited for %.0f s for rank %d on host %s, in the "
+                 "middle of a collective or for it to begin\n",
+                 me, stall_warning_seconds, peer, map.name(host).c_str());
+  }
+  return segment->AbortStatus();
+}
+
 }  // namespace
 
-Status World::Start(uint64_t generation) {
+Status World::OpenSegment(uint64_t generation) {
   shm::SegmentOptions options;
   options.ranks = config_.local_size;
   options.chunk_bytes = config_.chunk_bytes;
@@ -95,22 +128,58 @@ Status World::Start(uint64_t generation) {
     HVD_RETURN_IF_ERROR(shm::Segment::Open(config_.segment, config_.local_rank, generation, options,
                                            timeout, &segment_));
   }
-  HVD_RETURN_IF_ERROR(segment_->Attach(config_.local_rank, timeout));
+  return segment_->Attach(config_.local_rank, config_.rank, timeout);
+}
 
-  const int rank = config_.local_rank;
-  waiter_ = std::make_shared<shm::Waiter>(segment_, rank, SpinsFor(config_.local_size));
-  auto ledger = std::make_shared<shm::SlotLedger>(kSlotsPerRank);
-  auto make_communicator = [segment = segment_, waiter = waiter_, ledger,
-                            rank](const std::vector<int>& ranks) {
-    return std::make_shared<shm::ShmCommunicator>(segment, waiter, ledger, ranks, rank);
+Status World::StartBetweenHosts() {
+  std::shared_ptr<Messenger> messenger;
+  HVD_RETURN_IF_ERROR(mpi::MakeMpiMessenger(config_.mpi_library, config_.mpi_communicator,
+                                            config_.rank, config_.size, &messenger));
+  const auto check = [segment = segment_, waiter = waiter_, map = map_, me = config_.rank,
+                      warning = config_.stall_warning_seconds](int peer, int64_t waited_ns) {
+    return CheckOtherHost(segment.get(), waiter.get(), map, me, warning, peer, waited_ns);
   };
+  const int64_t spin_ns = SpinsFor(config_.local_size) > 0 ? kSpinBetweenHostsNs : 0;
+  exchange_ = std::make_shared<hosts::Exchange>(messenger, check, spin_ns);
+  if (config_.local_rank != 0) return Status::Ok();
+  hosts::AgentOptions options;
+  options.lost_seconds = config_.host_timeout_seconds;
+  options.stall_warning_seconds = config_.stall_warning_seconds;
+  options.stall_shutdown_seconds = config_.stall_shutdown_seconds;
+  options.quiet_checks = shm::QuietChecks(config_.deadlock_seconds);
+  agent_ =
+      std::make_unique<hosts::Agent>(segment_, waiter_, messenger, map_, config_.rank, options);
+  return Status::Ok();
+}
+
+CommunicatorFactory World::MakeFactory() {
+  auto ledger = std::make_shared<shm::SlotLedger>(kSlotsPerRank);
+  return [segment = segment_, waiter = waiter_, exchange = exchange_, map = map_, ledger,
+          rank = config_.rank](const std::vector<int>& ranks) -> std::shared_ptr<Communicator> {
+    std::vector<int> here;
+    for (int member : ranks) {
+      if (map.host_of(member) == map.host_of(rank)) here.push_back(map.local(member));
+    }
+    auto inside =
+        std::make_shared<shm::ShmCommunicator>(segment, waiter, ledger, here, map.local(rank));
+    if (here.size() == ranks.size()) return inside;
+    return std::make_shared<hosts::HostsCommunicator>(inside, exchange, map, ranks, rank);
+  };
+}
+
+Status World::Start(uint64_t generation) {
+  HVD_RETURN_IF_ERROR(OpenSegment(generation));
+  map_ = config_.host_of_rank.empty() ? HostMap::OneHost(config_.size)
+                                      : HostMap(config_.host_of_rank, config_.host_names);
+  waiter_ =
+      std::make_shared<shm::Waiter>(segment_, config_.local_rank, SpinsFor(config_.local_size));
+  if (map_.hosts() > 1) HVD_RETURN_IF_ERROR(StartBetweenHosts());
+  const shm::Patience patience{config_.deadlock_seconds, config_.stall_warning_seconds,
+                               config_.stall_shutdown_seconds};
   engine_ = std::make_unique<Engine>(
-      config_.rank, config_.size, std::move(make_communicator),
-      std::make_unique<shm::ShmScheduler>(
-          segment_, waiter_, rank,
-          shm::Patience{config_.deadlock_seconds, config_.stall_warning_seconds,
-                        config_.stall_shutdown_seconds}),
-      &segment_->report(rank).flight_ring);
+      config_.rank, config_.size, MakeFactory(),
+      std::make_unique<shm::ShmScheduler>(segment_, waiter_, map_, config_.rank, patience),
+      &segment_->report(config_.local_rank).flight_ring);
   return Status::Ok();
 }
 
@@ -119,6 +188,7 @@ World::~World() {
   if (engine_) engine_->Shutdown();
   // Only now: a rank that has left is not waited for by others.
   if (segment_) segment_->line(config_.local_rank).state.store(shm::kLeft);
+  if (agent_) agent_->Shutdown();  // which waits for the others
 }
 
 Status World::Init(const WorldConfig& config) {

@@ -5,9 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/core/engine.h"
+#include "ops/core/host_map.h"
 #include "ops/core/status.h"
+#include "ops/hosts/agent.h"
+#include "ops/hosts/exchange.h"
 #include "ops/transport/shm/segment.h"
 #include "ops/transport/shm/waiter.h"
 
@@ -21,6 +25,12 @@ struct WorldConfig {
   int cross_rank = 0;  // of the host
   int cross_size = 1;
   std::string segment;  // address of the host's shared segment; unused if local_size is 1
+  // Where there are several hosts: the host of each rank, their names, and the way between them.
+  std::vector<int> host_of_rank;
+  std::vector<std::string> host_names;
+  std::string mpi_library;
+  uint64_t mpi_communicator = 0;
+  double host_timeout_seconds = 6;
   double start_timeout_seconds = 30;
   double deadlock_seconds = 1;
   double stall_warning_seconds = 60;
@@ -51,14 +61,23 @@ class World {
   Engine& engine() { return *engine_; }
   const shm::Waiter& waiter() const { return *waiter_; }
   shm::Segment& segment() { return *segment_; }
+  // Null on one host; the agent also on all but the first rank of each host.
+  const hosts::Exchange* exchange() const { return exchange_.get(); }
+  const hosts::Agent* agent() const { return agent_.get(); }
 
  private:
   explicit World(const WorldConfig& config) : config_(config) {}
   Status Start(uint64_t generation);
+  Status OpenSegment(uint64_t generation);
+  Status StartBetweenHosts();
+  CommunicatorFactory MakeFactory();
 
   const WorldConfig config_;
+  HostMap map_;
   std::shared_ptr<shm::Segment> segment_;
   std::shared_ptr<shm::Waiter> waiter_;
+  std::shared_ptr<hosts::Exchange> exchange_;
+  std::unique_ptr<hosts::Agent> agent_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -46,6 +46,7 @@ ffi::ErrorCode ToXla(Code code) {
       return ffi::ErrorCode::kResourceExhausted;
     case Code::kUnavailable:
       return ffi::ErrorCode::kUnavailable;
+    case Code::kPlanLeft:
     case Code::kInternal:
       return ffi::ErrorCode::kInternal;
   }

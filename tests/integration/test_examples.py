@@ -1,6 +1,7 @@
 """The examples, as a user runs them."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,29 @@ def test_strategy():
     assert re.search(r"MultiWorkerMirroredStrategy: ValueError: .*PerReplica", theirs), theirs
     pattern = r"hvd.Strategy: val_accuracy: (0\.\d{4}) ranks: 2 same history: True"
     assert float(re.search(pattern, ours)[1]) >= 0.8
+
+
+def test_horovod_runner(tmp_path):
+    pytest.importorskip("cloudpickle")
+    lines = run(sys.executable, EXAMPLES / "horovod_runner.py", "--folder", tmp_path)
+    assert float(re.search(r"^val_accuracy: (0\.\d{4}) ranks: 2$", lines[-1])[1]) >= 0.95
+    assert sum("Epoch 9 ends: " in line for line in lines) == 1  # LogCallback, of rank 0 only
+    assert [path.name for path in tmp_path.iterdir()] == ["digits.keras"]
+
+
+def test_spark_run():
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java, which is not here")
+    lines = run(sys.executable, EXAMPLES / "spark_run.py")
+    pattern = r"loss: 0\.000\d true weights: 3.0 -2.0 found: (3.0|2.9)\d -(2.0|1.9)\d ranks: 2$"
+    assert re.search(pattern, lines[-1]), lines
+
+
+def test_ray_executor(monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    lines = run(sys.executable, EXAMPLES / "ray_executor.py")
+    found = [re.search(r"^val_accuracy: (0\.\d{4}) ranks: 2$", line) for line in lines]
+    first, second = [float(match[1]) for match in found if match]
+    assert second > max(first, 0.93)  # the second call goes on where the first one has ended

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hvd_keras import runner
-from hvd_keras.runner import local, payload
+from hvd_keras.runner import local, one_host, payload
 
 pytest.importorskip("cloudpickle")
 
@@ -105,6 +105,22 @@ class TestWhatCannotBeSent:
         del sys.modules["only_here"]
         with pytest.raises(ImportError, match="needs only_here .* import it inside the function"):
             payload.unpack_call(content)
+
+
+def test_a_function_that_exits():
+    with pytest.raises(runner.RankFailedError, match=r"has called sys.exit\(0\); expected it to"):
+        run(sys.exit, (0,))
+
+
+def test_hosts_are_told_apart(monkeypatch):
+    here = one_host.this_host()
+    assert here == one_host.this_host() and here.identity.count("/") == 2
+    monkeypatch.setenv("HVD_HOST_ID", "elsewhere")
+    there = one_host.this_host()
+    assert there.identity == "elsewhere"
+    one_host.require_one_host([there, there], "tasks", "")
+    with pytest.raises(RuntimeError, match="the tasks run on 2 hosts .*needs MPI.* Ask for less"):
+        one_host.require_one_host([here, there, here], "tasks", "Ask for less")
 
 
 def test_messages_to_the_driver():

@@ -26,9 +26,10 @@ CASES = {
     "script without python": (["-np", "2", "plain.py"], "write python plain.py"),
     "not a program": (["-np", "2", "./text"], "put the interpreter before it"),
     "no such interpreter": (["-np", "2", "./shebang"], "does not exist"),
-    "not a local host": (["-np", "2", "-H", "server1:2", *TRUE], "MPI"),
-    "one remote host": (["-np", "2", "-H", "localhost:2,server1:2", *TRUE], "'server1'"),
-    "foreign address": (["-np", "2", "-H", "192.0.2.7:2", *TRUE], "not this machine"),
+    "bad port": (["-np", "2", "-p", "70000", *TRUE], "not '70000'"),
+    "--mpi-args quotes": (["-np", "2", "--mpi", "--mpi-args", "'-x", *TRUE], "No closing"),
+    "no jsrun": (["-np", "2", "--jsrun", *TRUE], "inside an allocation of LSF"),
+    "no config file": (["--config-file", "no/such", "-np", "2", *TRUE], "--config-file"),
     "few slots": (["-np", "4", "-H", "localhost:2", *TRUE], "only 2 slots"),
     "host without slots": (["-np", "2", "-H", "localhost", *TRUE], "only 1 slot:"),
     "no slots": (["-np", "2", "-H", "localhost:", *TRUE], "'localhost:'"),
@@ -100,14 +101,16 @@ def test_slots_of_several_entries_are_added():
 
 def test_command_lines_of_horovodrun(hvdrun):
     (hvdrun.folder / "hosts").write_text("# one machine\nlocalhost slots=2  # two slots\n")
-    words = "-np 2 -hostfile hosts --mpi --cycle-time-ms 1 --autotune --mpi-args=-x"
+    words = "-np 2 -hostfile hosts --gloo --cycle-time-ms 1 --autotune --mpi-args=-x -p 22"
     done = hvdrun(*words.split(), "--log-level", "INFO", "sh", "-c", "echo rank $HVD_RANK")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("rank ") == 2
     assert done.stderr.splitlines() == [
-        "hvdrun: --mpi, --mpi-args ignored: the ranks exchange data through shared memory, not "
+        "hvdrun: --gloo ignored: the ranks exchange data through shared memory and MPI, not "
         "through this library.",
         "hvdrun: --cycle-time-ms, --autotune ignored: collectives start when the last rank has "
         "called them; there is nothing to tune.",
         "hvdrun: --log-level ignored: there is no such log; --verbose says what is started.",
+        "hvdrun: --ssh-port, --mpi-args ignored: all ranks are on this machine and need no "
+        "network; --mpi would start them through MPI.",
     ]

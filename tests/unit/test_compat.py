@@ -116,7 +116,7 @@ def test_bad_commands(arguments, message, tmp_path):
     assert message in run("-m", "hvd_keras.compat", *arguments, code=2, cwd=tmp_path).stderr
 
 
-@pytest.mark.parametrize("module", ["torch", "mxnet", "ray", "tensorflow.data"])
+@pytest.mark.parametrize("module", ["torch", "mxnet", "tensorflow.data"])
 def test_what_is_not_carried_over_says_so(module):
     code = f"import horovod.{module}"
     done = run("-m", "hvd_keras.compat", "-c", code, code=1)

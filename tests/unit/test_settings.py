@@ -28,6 +28,8 @@ def test_all_variables():
         HVD_CROSS_RANK="1",
         HVD_CROSS_SIZE="2",
         HVD_SEGMENT="/proc/1/fd/3",
+        HVD_HOST_ID="a",
+        HVD_HOST_TIMEOUT_SECONDS="9",
         HVD_START_TIMEOUT="2.5",
         HVD_FUSION_THRESHOLD="0",
         HVD_DEADLOCK_SECONDS="0.5",
@@ -37,7 +39,22 @@ def test_all_variables():
         HVD_CHUNK_BYTES="4096",
     )
     assert settings == Settings(
-        5, 8, 1, 4, 1, 2, "/proc/1/fd/3", 2.5, 0, 0.5, 20.0, 30.0, "/var/flight", 4096
+        rank=5,
+        size=8,
+        local_rank=1,
+        local_size=4,
+        cross_rank=1,
+        cross_size=2,
+        segment="/proc/1/fd/3",
+        host_id="a",
+        host_timeout=9.0,
+        start_timeout=2.5,
+        fusion_threshold=0,
+        deadlock_seconds=0.5,
+        stall_warning_seconds=20.0,
+        stall_shutdown_seconds=30.0,
+        flight_recorder_dir="/var/flight",
+        chunk_bytes=4096,
     )
 
 
@@ -101,8 +118,7 @@ def test_empty_means_not_set():
             {"HVD_RANK": "0", "HVD_SIZE": "2"},
             ["HVD_SEGMENT is not set", "hvdrun"],
         ),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, ["OMPI_COMM_WORLD_SIZE is 2", "hvdrun -np 2"]),
-        ({"PMI_SIZE": "3"}, ["PMI_SIZE is 3", "MPI launcher"]),
+        ({"HVD_EXPECTED_SIZE": "-2"}, ["HVD_EXPECTED_SIZE is '-2'", "at least 0"]),
     ],
 )
 def test_messages(variables, parts):
@@ -113,4 +129,30 @@ def test_messages(variables, parts):
 
 
 def test_mpirun_with_one_process_is_a_single_process():
-    assert read(OMPI_COMM_WORLD_SIZE="1").size == 1
+    settings = read(OMPI_COMM_WORLD_SIZE="1")
+    assert (settings.size, settings.mpi_size) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "3"},
+        {"PMI_SIZE": "3"},
+        {"MV2_COMM_WORLD_SIZE": "3"},
+        {"JSM_NAMESPACE_SIZE": "3"},
+        {"PMIX_RANK": "1", "SLURM_NTASKS": "3"},
+        {"HVD_EXPECTED_SIZE": "3"},
+        # hvdrun has started three, but this process's MPI knows of itself alone.
+        {"HVD_EXPECTED_SIZE": "3", "PMI_SIZE": "1"},
+    ],
+)
+def test_mpi_launchers(variables):
+    assert read(**variables).mpi_size == 3
+
+
+def test_an_allocation_alone_is_no_mpi_launcher():
+    assert read(SLURM_NTASKS="3").mpi_size == 0
+
+
+def test_hvdrun_on_one_host_counts_more_than_the_mpirun_around_it():
+    assert read(**JOB, OMPI_COMM_WORLD_SIZE="16").mpi_size == 0

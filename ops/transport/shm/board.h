@@ -41,8 +41,36 @@ inline bool HasBit(const uint64_t* bits, int rank) { return (bits[rank / 64] >> 
 
 // Each of these needs the lock.
 
+// The members of an announcement, as a host sees them.
+struct Members {
+  std::vector<int> local;  // of this host, by local rank
+  bool spans = false;      // there are others elsewhere
+  bool by_all = false;     // these are all ranks of the job
+};
+
+// The waiting slot of this key, or -1.
+int32_t FindSlot(Board* board, const MatchKey& key);
+
 // The slot of this announcement, a new one if it is the first; -1 if there is no room.
-int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement);
+int32_t FindOrAddSlot(Segment* segment, const Announcement& announcement, const Members& members);
+
+// A published slot is not found by its key any more. This makes it so again.
+void LinkKey(Board* board, int32_t slot);
+
+// A slot for all ranks of this host that is no collective: this host leaves the plan. -1 if there
+// is no room.
+int32_t AddLeavingSlot(Segment* segment);
+void FreeLeavingSlot(Board* board, int32_t slot);
+
+// Gives the slot its ticket and puts it into the queues of those who announced it, and returns
+// them.
+std::vector<int> Publish(Segment* segment, int32_t slot);
+
+// What a queue holds: the slot, and the ticket under which it was put there. If the slot has
+// another one by now, the entry is void.
+inline uint64_t QueueEntry(Ticket ticket, int32_t slot) {
+  return static_cast<uint64_t>(ticket) << kSlotBits | static_cast<uint64_t>(slot);
+}
 
 struct Arrival {
   uint64_t fingerprint = 0;
@@ -56,6 +84,9 @@ std::vector<int> Arrive(Segment* segment, int32_t slot, int rank, const Arrival&
 
 // The members that a slot still waits for: neither arrived nor joined. Ascending.
 std::vector<int> MissingRanks(Segment* segment, const BoardSlot& slot);
+
+// Why the slots that fail next cannot complete; one text for all.
+void SetFailureText(Board* board, const std::string& text);
 
 // Gives up a slot that cannot complete any more: those who announced it get `code` and the board's
 // failure text. Returns the ranks to wake.

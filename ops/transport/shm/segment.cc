@@ -1,11 +1,9 @@
 #include "ops/transport/shm/segment.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "ops/transport/shm/crossing.h"
+#include "ops/transport/shm/futex.h"
 #include "ops/transport/shm/process.h"
 
 namespace hvd::shm {
@@ -31,7 +31,7 @@ int64_t QueuesOffset(int ranks) {
   return RoundUp(LinesOffset() + ranks * static_cast<int64_t>(sizeof(RankLine)), 4096);
 }
 int64_t ReportsOffset(int ranks) {
-  return RoundUp(QueuesOffset(ranks) + ranks * int64_t{kMaxBoardSlots} * 4, 4096);
+  return RoundUp(QueuesOffset(ranks) + ranks * int64_t{kQueueEntries} * 8, 4096);
 }
 int64_t DataOffset(int ranks) {
   return RoundUp(ReportsOffset(ranks) + ranks * static_cast<int64_t>(sizeof(RankReport)), 4096);
@@ -137,7 +137,7 @@ Status Segment::Map(int fd, int64_t bytes) {
 void Segment::SetPointers() {
   char* bytes = static_cast<char*>(base_);
   lines_ = reinterpret_cast<RankLine*>(bytes + LinesOffset());
-  queues_ = reinterpret_cast<std::atomic<int32_t>*>(bytes + QueuesOffset(header_->ranks));
+  queues_ = reinterpret_cast<std::atomic<uint64_t>*>(bytes + QueuesOffset(header_->ranks));
   reports_ = reinterpret_cast<RankReport*>(bytes + ReportsOffset(header_->ranks));
   data_ = bytes + DataOffset(header_->ranks);
 }
@@ -155,6 +155,8 @@ Status Segment::Initialize(const SegmentOptions& options, uint64_t generation) {
   board.free_slots.store(kMaxBoardSlots);
   for (int32_t& bucket : board.buckets) bucket = -1;
   for (int32_t& join : board.join_slots) join = -1;
+  board.crossing.epoch = 1;
+  board.crossing.ready_head = board.crossing.ready_tail = board.crossing.failing = -1;
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -288,9 +290,10 @@ Status Segment::Open(const std::string& address, int rank, uint64_t generation,
   return Status::Ok();
 }
 
-Status Segment::Attach(int rank, nanoseconds timeout) {
+Status Segment::Attach(int rank, int global_rank, nanoseconds timeout) {
   RankLine& mine = line(rank);
   mine.pid.store(getpid());
+  mine.global_rank.store(global_rank);
   uint32_t expected = kAbsent;
   if (!mine.state.compare_exchange_strong(expected, kAttached)) {
     return InvalidArgument("two processes claim to be local rank " + std::to_string(rank) +
@@ -327,10 +330,12 @@ void Segment::Abort(const std::string& text) {
   header_->abort_text[bytes] = '\0';
   header_->abort_state.store(2, std::memory_order_release);
   for (int r = 0; r < ranks(); ++r) CallWatcher(r, kCallAbort);
+  CallAgent(this);
 }
 
 void Segment::AbortForException(int rank, const std::string& traceback) {
-  std::string text = RankOnThisHost(rank, line(rank).pid.load()) + " failed with an exception:\n  ";
+  std::string text =
+      RankOnThisHost(global_rank(rank), line(rank).pid.load()) + " failed with an exception:\n  ";
   // Indented, so that nobody takes it for a traceback of the rank that prints this.
   for (char c : traceback) {
     text += c;
@@ -342,17 +347,12 @@ void Segment::AbortForException(int rank, const std::string& traceback) {
 void Segment::CallWatcher(int rank, uint32_t calls) {
   std::atomic<uint32_t>& word = report(rank).calls;
   word.fetch_or(calls, std::memory_order_seq_cst);
-  // Not the private variant: the word is shared between processes.
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  FutexWake(&word);
 }
 
 uint32_t Segment::WaitForCalls(int rank, std::chrono::nanoseconds timeout) {
   std::atomic<uint32_t>& word = report(rank).calls;
-  const int64_t ns = timeout.count();
-  timespec relative{ns / 1'000'000'000, ns % 1'000'000'000};
-  if (word.load(std::memory_order_seq_cst) == 0) {
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, 0, &relative, nullptr, 0);
-  }
+  if (word.load(std::memory_order_seq_cst) == 0) FutexWait(&word, 0, timeout.count());
   return word.exchange(0, std::memory_order_seq_cst);
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/core/status.h"
 #include "ops/transport/shm/layout.h"
@@ -38,8 +39,9 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // Announces this rank and waits until all are there.
-  Status Attach(int rank, std::chrono::nanoseconds timeout);
+  // Announces this rank, which is `global_rank` among those of all hosts, and waits until all of
+  // this host are there.
+  Status Attach(int rank, int global_rank, std::chrono::nanoseconds timeout);
 
   Header& header() { return *header_; }
   Board& board() { return header_->board; }
@@ -50,9 +52,16 @@ class Segment {
 
   RankReport& report(int rank) { return reports_[rank]; }
 
-  // The queue of agreed collectives of one rank: kMaxBoardSlots entries, used as a ring.
-  std::atomic<int32_t>* queue(int rank) {
-    return queues_ + static_cast<int64_t>(rank) * kMaxBoardSlots;
+  // The queue of agreed collectives of one rank: kQueueEntries, used as a ring; see QueueEntry().
+  std::atomic<uint64_t>* queue(int rank) {
+    return queues_ + static_cast<int64_t>(rank) * kQueueEntries;
+  }
+
+  // A rank of this host in the job as a whole; what messages speak of. Known once attached.
+  int global_rank(int rank) { return line(rank).global_rank.load(std::memory_order_relaxed); }
+  std::vector<int> GlobalRanks(std::vector<int> ranks) {
+    for (int& rank : ranks) rank = global_rank(rank);
+    return ranks;
   }
 
   // Where `rank` puts its `slot`-th chunk for the others to read.
@@ -92,7 +101,7 @@ class Segment {
   Header* header_ = nullptr;
   RankLine* lines_ = nullptr;
   RankReport* reports_ = nullptr;
-  std::atomic<int32_t>* queues_ = nullptr;
+  std::atomic<uint64_t>* queues_ = nullptr;
   char* data_ = nullptr;
 };
 

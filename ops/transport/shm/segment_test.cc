@@ -58,7 +58,7 @@ int ExitCode(pid_t pid) {
 int AttachOnce(const std::string& address, int rank, uint64_t generation) {
   std::shared_ptr<Segment> segment;
   if (!Segment::Open(address, rank, generation, TwoRanks(), seconds(20), &segment).ok()) return 1;
-  if (!segment->Attach(rank, seconds(20)).ok()) return 2;
+  if (!segment->Attach(rank, rank, seconds(20)).ok()) return 2;
   segment->slot(rank, 0)[0] = static_cast<char>('a' + rank);
   segment->line(rank).published.store(1);
   while (segment->line(1 - rank).published.load() != 1) std::this_thread::yield();
@@ -113,7 +113,7 @@ TEST(Segment, AMissingRankIsNamed) {
   Launcher launcher;
   std::shared_ptr<Segment> segment;
   ASSERT_TRUE(Segment::Open(launcher.address(), 0, 1, TwoRanks(), seconds(5), &segment).ok());
-  const Status status = segment->Attach(0, milliseconds(50));
+  const Status status = segment->Attach(0, 0, milliseconds(50));
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_NE(status.message().find("rank(s) 1"), std::string::npos) << status.message();
 }
@@ -123,8 +123,8 @@ TEST(Segment, TheSameRankTwiceIsRefused) {
   SegmentOptions options = TwoRanks();
   options.ranks = 1;
   ASSERT_TRUE(Segment::CreateAnonymous(options, &segment).ok());
-  ASSERT_TRUE(segment->Attach(0, seconds(1)).ok());
-  EXPECT_EQ(segment->Attach(0, seconds(1)).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(segment->Attach(0, 0, seconds(1)).ok());
+  EXPECT_EQ(segment->Attach(0, 0, seconds(1)).code(), Code::kInvalidArgument);
 }
 
 TEST(Segment, DifferentSettingsAreAnError) {
@@ -162,12 +162,12 @@ TEST(Waiter, NoticesAPeerThatDied) {
   const pid_t victim = Fork([&] {
     std::shared_ptr<Segment> segment;
     if (!Segment::Open(launcher.address(), 1, 1, TwoRanks(), seconds(20), &segment).ok()) return 1;
-    if (!segment->Attach(1, seconds(20)).ok()) return 2;
+    if (!segment->Attach(1, 1, seconds(20)).ok()) return 2;
     while (true) pause();
   });
   std::shared_ptr<Segment> segment;
   ASSERT_TRUE(Segment::Open(launcher.address(), 0, 1, TwoRanks(), seconds(20), &segment).ok());
-  ASSERT_TRUE(segment->Attach(0, seconds(20)).ok());
+  ASSERT_TRUE(segment->Attach(0, 0, seconds(20)).ok());
   Waiter waiter(segment, 0, 10);
   ASSERT_TRUE(waiter.CheckPeers().ok());
   kill(victim, SIGKILL);

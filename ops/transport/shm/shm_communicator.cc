@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/transport/shm/stream.h"
+#include "ops/core/stream.h"
 
 namespace hvd::shm {
 namespace {

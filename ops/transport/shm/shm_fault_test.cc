@@ -56,6 +56,7 @@ struct Outcome {
 };
 
 struct Shared {
+  std::atomic<int32_t> attached;
   std::atomic<int64_t> fault_ns;
   Outcome outcomes[kMaxFaultRanks];
 };
@@ -119,7 +120,8 @@ void RunRank(const std::string& address, const Schedule& schedule, int r, Shared
   options.chunk_bytes = 1024;
   std::shared_ptr<Segment> segment;
   if (!Segment::Open(address, r, 1, options, std::chrono::seconds(10), &segment).ok()) _exit(91);
-  if (!segment->Attach(r, std::chrono::seconds(10)).ok()) _exit(92);
+  if (!segment->Attach(r, r, std::chrono::seconds(10)).ok()) _exit(92);
+  shared->attached.fetch_add(1);
   std::vector<std::vector<int>> sets(1);
   for (int i = 0; i < schedule.ranks; ++i) sets[0].push_back(i);
   {
@@ -176,7 +178,8 @@ class Job {
   bool WaitForEnd() {
     const int64_t begin = ClockNs(CLOCK_MONOTONIC);
     const bool from_outside = schedule_.fault == kKillFromOutside;
-    int64_t kill_at = from_outside ? begin + schedule_.delay_ms * int64_t{1'000'000} : INT64_MAX;
+    int64_t kill_at = INT64_MAX;
+    bool is_armed = !from_outside;
     bool in_time = true;
     while (!pids_.empty()) {
       int status = 0;
@@ -191,6 +194,10 @@ class Job {
         Sleep(1);
       }
       const int64_t now = ClockNs(CLOCK_MONOTONIC);
+      if (!is_armed && shared_->attached.load() == schedule_.ranks) {
+        is_armed = true;
+        kill_at = now + schedule_.delay_ms * int64_t{1'000'000};
+      }
       if (now > kill_at) {
         shared_->fault_ns.store(now);
         Signal(schedule_.victim, SIGKILL);

@@ -95,7 +95,7 @@ std::string RunLateRank(const Patience& patience, milliseconds late, bool answer
   std::vector<std::thread> threads;
   for (int r = 0; r < 3; ++r) {
     threads.emplace_back([&, r] {
-      EXPECT_TRUE(segment->Attach(r, std::chrono::seconds(30)).ok());
+      EXPECT_TRUE(segment->Attach(r, r, std::chrono::seconds(30)).ok());
       {
         std::unique_ptr<Watcher> watcher;
         if (answers) watcher = std::make_unique<Watcher>(segment, r);

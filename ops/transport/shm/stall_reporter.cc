@@ -86,8 +86,9 @@ Status StallReporter::CheckBoard() {
   std::string text = "some ranks have waited for " + Seconds(stalled[0].waited_ns) +
                      " for others in a collective:";
   for (size_t i = 0; i < std::min(stalled.size(), kMaxCollectives); ++i) {
-    text += "\n  " + stalled[i].label + ": called by " + RankList(stalled[i].arrived) +
-            ", not by " + RankList(stalled[i].missing);
+    text += "\n  " + stalled[i].label + ": called by " +
+            RankList(segment_->GlobalRanks(stalled[i].arrived)) + ", not by " +
+            RankList(segment_->GlobalRanks(stalled[i].missing));
   }
   if (stalled.size() > kMaxCollectives) {
     text += "\n  and " + std::to_string(stalled.size() - kMaxCollectives) + " more";
@@ -108,9 +109,9 @@ Status StallReporter::CheckPeer(int peer, int64_t waited_ns) {
   for (const FlightEntry& entry : ReadRecords(segment_->report(rank_).flight_ring)) {
     if (entry.started_ns != 0 && entry.ended_ns == 0) current = LabelOf(entry);
   }
-  return Report("rank " + std::to_string(rank_) + " has waited for " + Seconds(waited_ns) +
-                    " in the middle of " + current + ", which all ranks have called:\n" +
-                    DescribeRank(peer, ""),
+  return Report("rank " + std::to_string(segment_->global_rank(rank_)) + " has waited for " +
+                    Seconds(waited_ns) + " in the middle of " + current +
+                    ", which all ranks have called:\n" + DescribeRank(peer, ""),
                 waited_ns);
 }
 
@@ -122,7 +123,7 @@ Status StallReporter::Overdue(bool mark, std::vector<Stalled>* stalled) {
   for (BoardSlot& slot : segment_->board().slots) {
     if (!slot.in_use || slot.published || !IsDue(now - slot.posted_ns, slot.reported)) continue;
     const std::vector<int> arrived = RanksOf(slot.arrived_bits, segment_->ranks());
-    if (arrived.empty() || arrived.front() != rank_) continue;
+    if (slot.ready || arrived.empty() || arrived.front() != rank_) continue;
     stalled->push_back(
         {slot.name, arrived, MissingRanks(segment_.get(), slot), now - slot.posted_ns});
     if (mark) slot.reported = 1;
@@ -183,7 +184,8 @@ std::string StallReporter::Stack(int rank) {
 std::string StallReporter::DescribeRank(int rank, const std::string& missing_name) {
   const pid_t pid = segment_->line(rank).pid.load();
   const std::string state = ProcessState(pid);
-  std::string text = RankOnThisHost(rank, pid) + (state.empty() ? "" : " is " + state) + ". ";
+  std::string text = RankOnThisHost(segment_->global_rank(rank), pid) +
+                     (state.empty() ? "" : " is " + state) + ". ";
   const std::vector<FlightEntry> entries =
       ReadLastRecords(segment_->report(rank).flight_ring, kRecordsSearched);
   if (entries.empty()) {

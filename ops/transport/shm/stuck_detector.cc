@@ -1,12 +1,12 @@
 #include "ops/transport/shm/stuck_detector.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "ops/core/clock.h"
 #include "ops/core/ranks.h"
 #include "ops/transport/shm/board.h"
+#include "ops/transport/shm/crossing.h"
 #include "ops/transport/shm/process.h"
 
 namespace hvd::shm {
@@ -16,12 +16,6 @@ constexpr double kIdleShare = 0.05;  // of one processor
 constexpr size_t kMaxListed = 8;     // collectives, or ranks, named in a message
 
 bool IsWaiting(const BoardSlot& slot) { return slot.in_use && !slot.published; }
-
-void SetFailureText(Board* board, const std::string& text) {
-  const size_t bytes = std::min(text.size(), sizeof(board->failure_text) - 1);
-  std::memcpy(board->failure_text, text.data(), bytes);
-  board->failure_text[bytes] = '\0';
-}
 
 }  // namespace
 
@@ -84,7 +78,12 @@ Status StuckDetector::FailFirst(Code code, const Reason& reason) {
       if (!IsWaiting(slot) || !HasBit(slot.arrived_bits, rank_)) continue;
       const std::string text = reason(slot);
       if (text.empty()) continue;
+      if (slot.spans && board.crossing.failing >= 0) continue;  // one at a time, like the text
       SetFailureText(&board, text);
+      if (slot.spans) {
+        AskToFail(segment_, i, code);
+        break;
+      }
       to_wake = Fail(segment_, i, code);
     }
   }
@@ -99,7 +98,7 @@ Status StuckDetector::FailWhatMissesALeaver() {
       const Obituary& obituary = segment_->header().obituaries[r];
       const std::string how =
           obituary.is_known.load() != 0 ? ", " + DescribeReturncode(obituary.returncode) : "";
-      return "rank " + std::to_string(r) +
+      return "rank " + std::to_string(segment_->global_rank(r)) +
              " has left the job (hvd.shutdown(), or the end of its script" + how +
              ") and will not take part in " + slot.name +
              "; all ranks must make the same number of collective calls";
@@ -115,9 +114,10 @@ Status StuckDetector::FailWhatIsLate() {
     std::string text = std::string(slot.name) + " has waited until its timeout for";
     const std::vector<int> missing = MissingRanks(segment_, slot);
     for (size_t i = 0; i < missing.size() && i < kMaxListed; ++i) {
-      text +=
-          (i == 0 ? " " : ", ") + RankOnThisHost(missing[i], segment_->line(missing[i]).pid.load());
+      text += (i == 0 ? " " : ", ") + RankOnThisHost(segment_->global_rank(missing[i]),
+                                                     segment_->line(missing[i]).pid.load());
     }
+    if (missing.empty()) text += " ranks of other hosts";
     if (missing.size() > kMaxListed) {
       text += " and " + std::to_string(missing.size() - kMaxListed) + " more";
     }
@@ -166,10 +166,12 @@ Status StuckDetector::FailWhatWaitsInACircle() {
       if (!IsWaiting(slot)) continue;
       const std::vector<int> arrived = RanksOf(slot.arrived_bits, ranks);
       if (!concerned[arrived.front()]) continue;
+      if (slot.spans) return Status::Ok();  // the coordinator's to judge
       stuck.push_back(i);
       if (stuck.size() > kMaxListed) continue;
-      text += std::string("\n  ") + slot.name + ": called by " + RankList(arrived) + ", not by " +
-              RankList(MissingRanks(segment_, slot));
+      text += std::string("\n  ") + slot.name + ": called by " +
+              RankList(segment_->GlobalRanks(arrived)) + ", not by " +
+              RankList(segment_->GlobalRanks(MissingRanks(segment_, slot)));
     }
     if (stuck.size() > kMaxListed) {
       text += "\n  and " + std::to_string(stuck.size() - kMaxListed) + " more";

@@ -50,6 +50,8 @@ class Results {
 
 class Rank {
  public:
+  explicit Rank(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
   Rank(std::shared_ptr<Segment> segment, int rank, const Patience& patience)
       : waiter_(std::make_shared<Waiter>(segment, rank, 100)) {
     auto ledger = std::make_shared<SlotLedger>(segment->slots_per_rank());
@@ -57,10 +59,11 @@ class Rank {
                               rank](const std::vector<int>& ranks) {
       return std::make_shared<ShmCommunicator>(segment, waiter, ledger, ranks, rank);
     };
-    engine_ =
-        std::make_unique<Engine>(rank, segment->ranks(), std::move(make_communicator),
-                                 std::make_unique<ShmScheduler>(segment, waiter_, rank, patience),
-                                 &segment->report(rank).flight_ring);
+    engine_ = std::make_unique<Engine>(
+        rank, segment->ranks(), std::move(make_communicator),
+        std::make_unique<ShmScheduler>(segment, waiter_, HostMap::OneHost(segment->ranks()), rank,
+                                       patience),
+        &segment->report(rank).flight_ring);
   }
 
   int rank() const { return engine_->rank(); }
@@ -178,7 +181,7 @@ inline void RunRanks(const SegmentOptions& options, const std::function<void(Ran
   std::vector<std::thread> threads;
   for (int r = 0; r < options.ranks; ++r) {
     threads.emplace_back([&, r] {
-      if (!segment->Attach(r, std::chrono::seconds(30)).ok()) std::abort();
+      if (!segment->Attach(r, r, std::chrono::seconds(30)).ok()) std::abort();
       {
         Rank rank(segment, r, patience);
         body(&rank);

@@ -1,6 +1,5 @@
 #include "ops/transport/shm/waiter.h"
 
-#include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -9,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/transport/shm/futex.h"
 #include "ops/transport/shm/process.h"
 
 #ifndef SYS_pidfd_open
@@ -61,8 +61,9 @@ Status Peers::Check() {
     const std::string how = obituary.is_known.load() != 0
                                 ? DescribeReturncode(obituary.returncode)
                                 : "its own output, or that of whoever started it, says why";
-    segment_->Abort(RankOnThisHost(r, segment_->line(r).pid.load()) + " died: " + how +
-                    ". Noticed by rank " + std::to_string(rank_));
+    segment_->Abort(RankOnThisHost(segment_->global_rank(r), segment_->line(r).pid.load()) +
+                    " died: " + how + ". Noticed by rank " +
+                    std::to_string(segment_->global_rank(rank_)));
   }
   return segment_->AbortStatus();
 }
@@ -72,9 +73,7 @@ Waiter::Waiter(std::shared_ptr<Segment> segment, int rank, int spins)
 
 void Waiter::Sleep(std::atomic<uint32_t>* word, uint32_t expected, int64_t slice_ns) {
   sleeps_.fetch_add(1, std::memory_order_relaxed);
-  timespec timeout{slice_ns / 1'000'000'000, slice_ns % 1'000'000'000};
-  // Not the private variant: the word is shared between processes.
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, expected, &timeout, nullptr, 0);
+  FutexWait(word, expected, slice_ns);
 }
 
 void Waiter::Wake(int rank, uint32_t source) {
@@ -83,7 +82,7 @@ void Waiter::Wake(int rank, uint32_t source) {
   if (word.load(std::memory_order_seq_cst) != expected) return;
   if (!word.compare_exchange_strong(expected, 0, std::memory_order_seq_cst)) return;
   wakes_.fetch_add(1, std::memory_order_relaxed);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  FutexWake(&word);
 }
 
 Status Waiter::WaitSlowly(const std::atomic<uint64_t>& counter, uint64_t target, int peer) {
@@ -94,7 +93,7 @@ Status Waiter::WaitSlowly(const std::atomic<uint64_t>& counter, uint64_t target,
     waited_ns += kSliceNs;
     if (while_waiting_) HVD_RETURN_IF_ERROR(while_waiting_(peer, waited_ns));
     if (segment_->line(peer).state.load() == kLeft && !ready()) {
-      segment_->Abort("rank " + std::to_string(peer) +
+      segment_->Abort("rank " + std::to_string(segment_->global_rank(peer)) +
                       " left the job (hvd.shutdown() or the end of its script) in the middle of a "
                       "collective");
     }

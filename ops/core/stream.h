@@ -1,12 +1,12 @@
 // Stream: several buffers seen as one run of bytes, walked from its start.
-#ifndef HVD_TRANSPORT_SHM_STREAM_H_
-#define HVD_TRANSPORT_SHM_STREAM_H_
+#ifndef HVD_CORE_STREAM_H_
+#define HVD_CORE_STREAM_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-namespace hvd::shm {
+namespace hvd {
 
 // Calls visit(buffer index, offset in that buffer, bytes) for each contiguous part of the next
 // bytes.
@@ -37,6 +37,6 @@ class StreamCursor {
   int64_t offset_ = 0;
 };
 
-}  // namespace hvd::shm
+}  // namespace hvd
 
-#endif  // HVD_TRANSPORT_SHM_STREAM_H_
+#endif  // HVD_CORE_STREAM_H_

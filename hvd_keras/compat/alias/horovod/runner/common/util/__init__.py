@@ -1,0 +1,1 @@
+"""Parts of Horovod's runner that scripts import."""
