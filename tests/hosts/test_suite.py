@@ -101,8 +101,8 @@ def test_the_harness_across_hosts(make_hosts, find_mpi):
 @pytest.mark.parametrize(
     ("slots", "files"),
     [
-        ({"host1": 1, "host2": 1}, ["test_collectives.py"]),
         ({"host1": 2, "host2": 1}, ["test_process_sets.py"]),
+        ({"host1": 2, "host2": 1}, ["test_collectives.py"]),
     ],
 )
 # One MPI: test_training.py has them all, and these take minutes.
