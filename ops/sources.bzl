@@ -106,6 +106,7 @@ MPI_TESTS = []
 
 # ops/hosts: the job as a whole, from shared memory within hosts and messages between them.
 HOSTS_HDRS = [
+    "abandon.h",
     "agent.h",
     "coordinator.h",
     "exchange.h",

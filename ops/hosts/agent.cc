@@ -7,6 +7,7 @@
 #include "ops/core/backoff.h"
 #include "ops/core/clock.h"
 #include "ops/core/ranks.h"
+#include "ops/hosts/abandon.h"
 #include "ops/transport/shm/board.h"
 #include "ops/transport/shm/crossing.h"
 
@@ -84,9 +85,8 @@ void Agent::Run() {
   }
   segment_->Abort(status.message());
   SpreadAbort();
-  // The library between the hosts may still write there, and it will not be asked to stop: with a
-  // host gone it might never answer. The process is about to end.
-  for (auto& line : lines_) (void)line.release();
+  // The library between the hosts may still write there.
+  Abandon(std::move(lines_));
 }
 
 Status Agent::Step(bool* progressed) {

@@ -8,9 +8,9 @@
 namespace hvd::hosts {
 namespace {
 
-// What one rank sends to another in one message: long enough for the network's full rate, short
-// enough that a few of them are on their way at once.
-constexpr int64_t kSegmentBytes = 512 * 1024;
+// What one rank sends to another in one round: enough to keep the network busy while the hosts
+// reduce the next one.
+constexpr int64_t kSegmentBytes = 1024 * 1024;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -124,14 +124,8 @@ Status HostsCommunicator::AllreduceLarge(Ticket ticket, const Reduction& reducti
       Round* round = &pipeline[r % 3];
       round->elements = PartOf({0, count}, r, rounds);
       HVD_RETURN_IF_ERROR(ReduceOnHost(ticket, reduction, buffers, round));
+      if (r == 0 && by_plan) HVD_RETURN_IF_ERROR(OpenDirectly(ticket));
       HVD_RETURN_IF_ERROR(StartScatter(reduction, round));
-      if (r == 0 && by_plan) {
-        const Status opened = OpenDirectly(ticket);
-        if (opened.code() == Code::kPlanLeft) {
-          HVD_RETURN_IF_ERROR(exchange_->Wait(&round->messages));
-        }
-        HVD_RETURN_IF_ERROR(opened);
-      }
     }
     if (r >= 1 && r - 1 < rounds) {
       HVD_RETURN_IF_ERROR(FinishScatter(reduction, &pipeline[(r - 1) % 3]));
@@ -308,25 +302,6 @@ Status HostsCommunicator::ExchangeFlags(uint64_t* flag) {
     if (message != nullptr) std::memcpy(&theirs, message->data.data(), 8);
     *flag |= theirs;
   }
-  exchange_->Recycle(&messages);
-  return Status::Ok();
-}
-
-// Others may send their data along with their flags: it is received, and dropped.
-Status HostsCommunicator::LeaveDirectly() {
-  if (!owns_slice()) return Status::Ok();
-  Exchange::Messages messages;
-  for (int h = 0; h < num_hosts(); ++h) {
-    const Exchange::Message* unused = nullptr;
-    if (h == host_) continue;
-    HVD_RETURN_IF_ERROR(
-        exchange_->Receive(PeerOn(h), Channel::kData, kSegmentBytes, &messages, &unused));
-    HVD_RETURN_IF_ERROR(exchange_->Send(
-        PeerOn(h), Channel::kData, 0, [](char*) {}, &messages));
-  }
-  uint64_t flag = 1;
-  HVD_RETURN_IF_ERROR(ExchangeFlags(&flag));
-  HVD_RETURN_IF_ERROR(exchange_->Wait(&messages));
   exchange_->Recycle(&messages);
   return Status::Ok();
 }

@@ -2,11 +2,13 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "ops/core/backoff.h"
 #include "ops/core/clock.h"
+#include "ops/hosts/abandon.h"
 
 namespace hvd::hosts {
 namespace {
@@ -14,6 +16,9 @@ namespace {
 constexpr int64_t kLongestLookNs = 200'000;  // while data may be on its way
 constexpr int64_t kCheckNs = 100'000'000;
 constexpr size_t kMaxSpare = 64;
+// Below the 64 KiB from which Open MPI and MPICH over TCP wait for the receiver's word, their headers
+// included: seen to carry 0.90 of a link of 1 Gbit/s in both directions, where 4 MiB carried 0.5.
+constexpr int64_t kPieceBytes = 60 * 1024;
 
 }  // namespace
 
@@ -22,9 +27,11 @@ Exchange::Exchange(std::shared_ptr<Messenger> messenger, CheckPeer check_peer, i
 
 Exchange::Messages::~Messages() {
   for (const Message& message : list_) {
-    if (!message.transfer.is_pending) continue;
-    (void)new std::list<Message>(std::move(list_));
-    return;
+    for (const Transfer& piece : message.pieces) {
+      if (!piece.is_pending) continue;
+      Abandon(std::move(list_));
+      return;
+    }
   }
 }
 
@@ -44,14 +51,21 @@ Exchange::Message& Exchange::Add(int peer, bool sends, int64_t bytes, Messages* 
 }
 
 Status Exchange::Start(Message* message, Channel channel) {
-  const int64_t bytes = message->bytes;
-  if (!message->sends) {
-    return messenger_->Receive(message->peer, channel, message->data.data(), bytes,
-                               &message->transfer);
+  const int64_t most = channel == Channel::kData ? kPieceBytes : message->bytes;
+  const auto pieces = std::max<int64_t>(most > 0 ? (message->bytes + most - 1) / most : 1, 1);
+  message->pieces.assign(static_cast<size_t>(pieces), Transfer());
+  for (int64_t i = 0; i < pieces; ++i) {
+    char* data = message->data.data() + i * most;
+    const int64_t bytes = std::min(most, message->bytes - i * most);
+    Transfer* piece = &message->pieces[static_cast<size_t>(i)];
+    HVD_RETURN_IF_ERROR(message->sends
+                            ? messenger_->Send(message->peer, channel, data, bytes, piece)
+                            : messenger_->Receive(message->peer, channel, data, bytes, piece));
   }
-  stats_.messages.fetch_add(1, std::memory_order_relaxed);
-  stats_.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  return messenger_->Send(message->peer, channel, message->data.data(), bytes, &message->transfer);
+  if (!message->sends) return Status::Ok();
+  stats_.messages.fetch_add(pieces, std::memory_order_relaxed);
+  stats_.bytes.fetch_add(message->bytes, std::memory_order_relaxed);
+  return Status::Ok();
 }
 
 Status Exchange::Receive(int from, Channel channel, int64_t bytes, Messages* messages,
@@ -61,19 +75,19 @@ Status Exchange::Receive(int from, Channel channel, int64_t bytes, Messages* mes
   return Start(&added, channel);
 }
 
-Status Exchange::WaitFor(Message* message) {
-  HVD_RETURN_IF_ERROR(messenger_->Test(&message->transfer));
-  if (!message->transfer.is_pending) return Status::Ok();
+Status Exchange::WaitFor(int peer, Transfer* piece) {
+  HVD_RETURN_IF_ERROR(messenger_->Test(piece));
+  if (!piece->is_pending) return Status::Ok();
   const int64_t begin = ClockNs(CLOCK_MONOTONIC);
   int64_t checked = 0;
   while (true) {
-    HVD_RETURN_IF_ERROR(messenger_->Test(&message->transfer));
-    if (!message->transfer.is_pending) return Status::Ok();
+    HVD_RETURN_IF_ERROR(messenger_->Test(piece));
+    if (!piece->is_pending) return Status::Ok();
     const int64_t waited = ClockNs(CLOCK_MONOTONIC) - begin;
     if (waited < spin_ns_) continue;
     if (waited - checked >= kCheckNs) {
       checked = waited;
-      HVD_RETURN_IF_ERROR(check_peer_(message->peer, waited));
+      HVD_RETURN_IF_ERROR(check_peer_(peer, waited));
     }
     const timespec pause{0, BackoffNs(waited, kLongestLookNs)};
     nanosleep(&pause, nullptr);
@@ -81,7 +95,9 @@ Status Exchange::WaitFor(Message* message) {
 }
 
 Status Exchange::Wait(Messages* messages) {
-  for (Message& message : messages->list_) HVD_RETURN_IF_ERROR(WaitFor(&message));
+  for (Message& message : messages->list_) {
+    for (Transfer& piece : message.pieces) HVD_RETURN_IF_ERROR(WaitFor(message.peer, &piece));
+  }
   return Status::Ok();
 }
 

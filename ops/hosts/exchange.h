@@ -19,7 +19,9 @@ struct ExchangeStats {
   std::atomic<int64_t> bytes{0};
 };
 
-// Of the engine's thread of one rank. The memory of messages is the exchange's own: a collective
+// Of the engine's thread of one rank. Data travels in pieces that are short enough for the library
+// between the hosts to send them without asking the receiver first; both sides cut it alike, so a
+// message of channel kData is as long as its receiver expects. One of kFlags may be shorter. The memory of messages is the exchange's own: a collective
 // can end early, with an error, while the library between the hosts still reads and writes it.
 class Exchange {
  public:
@@ -33,7 +35,7 @@ class Exchange {
     bool sends = false;
     std::vector<char> data;  // at least
     int64_t bytes = 0;
-    Transfer transfer;
+    std::vector<Transfer> pieces;
   };
 
   // Messages that are waited for together. Their addresses stay. Those that are under way when it
@@ -73,7 +75,7 @@ class Exchange {
  private:
   Message& Add(int peer, bool sends, int64_t bytes, Messages* messages);
   Status Start(Message* message, Channel channel);
-  Status WaitFor(Message* message);
+  Status WaitFor(int peer, Transfer* piece);
 
   const std::shared_ptr<Messenger> messenger_;
   const CheckPeer check_peer_;

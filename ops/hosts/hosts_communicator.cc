@@ -133,9 +133,9 @@ Status HostsCommunicator::Meet(Ticket ticket) {
 }
 
 Status HostsCommunicator::LeavePlan(Ticket, Opening opening) {
-  if (opening == Opening::kDirect) return LeaveDirectly();
-  if (!is_leader()) return Status::Ok();
   uint64_t flag = 1;
+  if (opening == Opening::kDirect) return owns_slice() ? ExchangeFlags(&flag) : Status::Ok();
+  if (!is_leader()) return Status::Ok();
   Reduction bytes;
   bytes.dtype = DataType::kUint8;
   std::vector<char> unused(kMaxDoublingBytes);

@@ -73,10 +73,9 @@ class HostsCommunicator : public Communicator {
   Status Meet(Ticket ticket);
   // The first member of this host knows whether the plan was left: the others learn it.
   Status ShareFlag(Ticket ticket, uint64_t* flag);
-  // The same before the data of a large allreduce, which is under way already.
+  // The same, among the owners of each slice, who all exchange data next.
   Status OpenDirectly(Ticket ticket);
   Status ExchangeFlags(uint64_t* flag);
-  Status LeaveDirectly();
 
   Status AllreduceSmall(Ticket ticket, const Reduction& reduction,
                         const std::vector<Buffer>& buffers, int64_t count);
