@@ -21,8 +21,9 @@ struct ExchangeStats {
 
 // Of the engine's thread of one rank. Data travels in pieces that are short enough for the library
 // between the hosts to send them without asking the receiver first; both sides cut it alike, so a
-// message of channel kData is as long as its receiver expects. One of kFlags may be shorter. The memory of messages is the exchange's own: a collective
-// can end early, with an error, while the library between the hosts still reads and writes it.
+// message of channel kData is as long as its receiver expects. One of kFlags may be shorter. The
+// memory of messages is the exchange's own: a collective can end early, with an error, while the
+// library between the hosts still reads and writes it.
 class Exchange {
  public:
   // `check_peer` is called now and then while the caller waits for a rank, with the time so far; an
