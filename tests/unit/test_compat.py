@@ -142,7 +142,8 @@ for function in (hvd.rank, hvd.size, hvd.local_rank, hvd.is_homogeneous,
 assert not hvd.is_initialized()
 hvd.init()
 assert hvd.is_initialized() and (hvd.rank(), hvd.size()) == (0, 1) and hvd.is_homogeneous()
-built = [hvd.mpi_built(), hvd.gloo_built(), hvd.nccl_built(), hvd.ddl_built(), hvd.ccl_built(),
+assert hvd.mpi_built()
+built = [hvd.gloo_built(), hvd.nccl_built(), hvd.ddl_built(), hvd.ccl_built(),
          hvd.cuda_built(), hvd.rocm_built(), hvd.mpi_enabled(), hvd.gloo_enabled()]
 assert not any(built) and not hvd.mpi_threads_supported() and not hvd.gpu_available("tensorflow")
 assert hvd.split_list([1, 2, 3, 4, 5], 2) == [[1, 2, 3], [4, 5]]

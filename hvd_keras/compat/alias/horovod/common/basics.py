@@ -110,19 +110,19 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Returns False: MPI is not used."""
+    """Returns whether MPI is used, which then is with several threads."""
     rank()
-    return False
+    return mpi_enabled()
 
 
 def mpi_enabled() -> bool:
-    """Returns False: MPI is not used."""
-    return False
+    """Returns whether the ranks were started through MPI."""
+    return is_initialized() and world.require_initialized("hvd.mpi_enabled()").mpi_size > 0
 
 
 def mpi_built() -> bool:
-    """Returns False: ranks exchange data through shared memory."""
-    return False
+    """Returns True: MPI is looked for at run time, between hosts."""
+    return True
 
 
 def gloo_enabled() -> bool:
