@@ -24,8 +24,10 @@ IDENTITY = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZ
 UNWANTED = {f"HVD_{name}" for name in IDENTITY} | {"OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"}
 
 
-# Under nohup it is ignored, which hvdrun and the ranks would inherit.
+# Under nohup, and in the background of a script, they are ignored, which hvdrun and the ranks would
+# inherit.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Launcher:
