@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hvd_keras.launch.processes import running_system
 from hvd_keras.settings import Settings
 
 __all__ = ["group_by_host", "left", "meet"]
@@ -53,7 +54,7 @@ def meet(comm: Any, settings: Settings, config: Any) -> Settings:
     """
     mpi = _import_mpi(settings.mpi_size)
     world = _world(mpi, comm, settings.mpi_size)
-    mine = (settings.host_id or _host_identity(), socket.gethostname())
+    mine = (settings.host_id or f"{running_system()}/{os.getuid()}", socket.gethostname())
     everybody = _gather(mpi, world, mine, settings.start_timeout)
     hosts = group_by_host([identity for identity, _ in everybody])
     rank, size = world.Get_rank(), world.Get_size()
@@ -167,13 +168,6 @@ def _world(mpi: Any, comm: Any, mpi_size: int) -> Any:
         )
     group = mpi.COMM_WORLD.Get_group().Incl(ranks)
     return mpi.COMM_WORLD.Create_group(group)
-
-
-def _host_identity() -> str:
-    """What processes that can share memory have in common: the machine, and its pids as seen."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
 
 
 def _gather(mpi: Any, world: Any, mine: Any, timeout: float) -> list[Any]:

@@ -111,16 +111,19 @@ class OpenMpi4(Mpi):
     make = "Open MPI"
     launchers = ("mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi")
     daemon = "orted"
+    number_flag, hosts_flag, start_flag = "-np", "-H", "--mca"
+    binding: tuple[str, ...] = ("--bind-to", "none", "--map-by", "slot")
+    oversubscribe: tuple[str, ...] = ("--oversubscribe",)
 
     def arguments(self, plan: MpiPlan) -> list[str]:
         """See the base class."""
         return [
             plan.launcher,
             *(["--allow-run-as-root"] if plan.is_root else []),
-            *("-np", str(plan.num_proc), "-H", plan.host_list),
-            *(plan.binding_args or ("--bind-to", "none", "--map-by", "slot")),
-            "--oversubscribe",
-            *_mca("--mca", self._start(plan), plan),
+            *(self.number_flag, str(plan.num_proc), self.hosts_flag, plan.host_list),
+            *(plan.binding_args or self.binding),
+            *self.oversubscribe,
+            *_mca(self.start_flag, self._start(plan), plan),
             *_mca("--mca", self._network(plan), plan),
             *("--wdir", "/"),
             *(word for name in plan.exported for word in ("-x", name)),
@@ -155,21 +158,9 @@ class OpenMpi5(OpenMpi4):
 
     daemon = "prted"
 
-    def arguments(self, plan: MpiPlan) -> list[str]:
-        """See the base class."""
-        binding = ("--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE")
-        return [
-            plan.launcher,
-            *(["--allow-run-as-root"] if plan.is_root else []),
-            *("-n", str(plan.num_proc), "--host", plan.host_list),
-            *(plan.binding_args or binding),
-            *_mca("--prtemca", self._start(plan), plan),
-            *_mca("--mca", self._network(plan), plan),
-            *("--wdir", "/"),
-            *(word for name in plan.exported for word in ("-x", name)),
-            *plan.mpi_args,
-            *plan.command,
-        ]
+    number_flag, hosts_flag, start_flag = "-n", "--host", "--prtemca"
+    binding = ("--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE")
+    oversubscribe: tuple[str, ...] = ()
 
     def _start(self, plan: MpiPlan) -> dict[str, str]:
         options = {"plm_ssh_no_tree_spawn": "1"}

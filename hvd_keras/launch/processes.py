@@ -89,3 +89,9 @@ def signal_name(signum: int) -> str:
 def shell_exit_code(returncode: int) -> int:
     """A shell's exit code for a return code as ``subprocess`` has it (negative for signals)."""
     return returncode if returncode >= 0 else 128 - returncode
+
+
+def running_system() -> str:
+    """The running system and its view of process numbers: equal where processes see one another."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"

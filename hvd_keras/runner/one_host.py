@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from hvd_keras.launch import environment
+from hvd_keras.launch.processes import running_system
 
 __all__ = ["Host", "require_one_host", "this_host"]
 
@@ -32,9 +32,7 @@ def this_host() -> Host:
     given = environment.current_environment().get(environment.HOST_ID_VARIABLE, "").strip()
     if given:
         return Host(f"{name}, {environment.HOST_ID_VARIABLE}={given}", given)
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    processes = os.stat("/proc/self/ns/pid").st_ino
-    return Host(name, f"{boot}/{processes}/{os.stat('/dev/shm').st_dev}")
+    return Host(name, f"{running_system()}/{os.stat('/dev/shm').st_dev}")
 
 
 def require_one_host(hosts: Sequence[Host], what: str, remedy: str) -> None:
@@ -52,5 +50,5 @@ def require_one_host(hosts: Sequence[Host], what: str, remedy: str) -> None:
     if len(names) > 1:
         raise RuntimeError(
             f"the {what} run on {len(names)} hosts ({'; '.join(sorted(names.values()))}); a job "
-            f"over several hosts needs MPI, which hvd_keras does not support yet. {remedy}"
+            f"over several hosts needs MPI, which is not used from here yet. {remedy}"
         )

@@ -45,7 +45,6 @@ class Coordinator {
   // All ranks of all hosts have left.
   bool all_left() const { return left_count_ == map_.hosts(); }
   bool has_left(int host) const { return left_[host]; }
-  bool is_planned() const { return is_planned_; }
 
  private:
   struct Pending {

@@ -14,7 +14,6 @@ namespace hvd::hosts {
 namespace {
 
 constexpr int64_t kLongestLookNs = 200'000;  // while data may be on its way
-constexpr int64_t kCheckNs = 100'000'000;
 constexpr size_t kMaxSpare = 64;
 // Below the 64 KiB from which Open MPI and MPICH over TCP wait for the receiver's word, their
 // headers included: seen to carry 0.90 of a link of 1 Gbit/s in both directions, where 4 MiB

@@ -26,6 +26,9 @@ struct ExchangeStats {
 // library between the hosts still reads and writes it.
 class Exchange {
  public:
+  // How often `check_peer` is called; see below.
+  static constexpr int64_t kCheckNs = 100'000'000;
+
   // `check_peer` is called now and then while the caller waits for a rank, with the time so far; an
   // error ends the wait.
   using CheckPeer = std::function<Status(int rank, int64_t waited_ns)>;

@@ -42,6 +42,17 @@ HostsCommunicator::Range HostsCommunicator::PartOf(Range whole, int i, int n) {
   return {whole.begin + begin, end - begin};
 }
 
+Status HostsCommunicator::SendFlagged(int to, uint64_t flag, const void* partials, int64_t bytes,
+                                      Exchange::Messages* messages) {
+  return exchange_->Send(
+      to, Channel::kFlags, flag != 0 ? 8 : 8 + bytes,
+      [&](char* data) {
+        std::memcpy(data, &flag, 8);
+        if (flag == 0 && bytes > 0) std::memcpy(data + 8, partials, static_cast<size_t>(bytes));
+      },
+      messages);
+}
+
 Status HostsCommunicator::DoubleWith(int partner_host, bool mine_first, const Reduction& reduction,
                                      uint64_t* flag, char* partials, int64_t count) {
   const int64_t bytes = count * SizeOf(PartialType(reduction));
@@ -49,13 +60,7 @@ Status HostsCommunicator::DoubleWith(int partner_host, bool mine_first, const Re
   Exchange::Messages messages;
   const Exchange::Message* received = nullptr;
   HVD_RETURN_IF_ERROR(exchange_->Receive(peer, Channel::kFlags, 8 + bytes, &messages, &received));
-  HVD_RETURN_IF_ERROR(exchange_->Send(
-      peer, Channel::kFlags, *flag != 0 ? 8 : 8 + bytes,
-      [&](char* data) {
-        std::memcpy(data, flag, 8);
-        if (*flag == 0 && bytes > 0) std::memcpy(data + 8, partials, static_cast<size_t>(bytes));
-      },
-      &messages));
+  HVD_RETURN_IF_ERROR(SendFlagged(peer, *flag, partials, bytes, &messages));
   HVD_RETURN_IF_ERROR(exchange_->Wait(&messages));
   uint64_t theirs = 0;
   std::memcpy(&theirs, received->data.data(), 8);
@@ -74,13 +79,7 @@ Status HostsCommunicator::HandOver(int from_host, int to_host, uint64_t* flag, v
                                    int64_t bytes) {
   Exchange::Messages messages;
   if (host_ == from_host) {
-    HVD_RETURN_IF_ERROR(exchange_->Send(
-        members_[to_host][0], Channel::kFlags, *flag != 0 ? 8 : 8 + bytes,
-        [&](char* data) {
-          std::memcpy(data, flag, 8);
-          if (*flag == 0 && bytes > 0) std::memcpy(data + 8, partials, static_cast<size_t>(bytes));
-        },
-        &messages));
+    HVD_RETURN_IF_ERROR(SendFlagged(members_[to_host][0], *flag, partials, bytes, &messages));
     HVD_RETURN_IF_ERROR(exchange_->Wait(&messages));
   } else {
     const Exchange::Message* received = nullptr;

@@ -64,6 +64,9 @@ class HostsCommunicator : public Communicator {
   // All hosts combine a flag and `count` partial results, in place: each round with one partner.
   // The first member of each host calls it. Without data where a flag is set.
   Status Double(const Reduction& reduction, uint64_t* flag, void* partials, int64_t count);
+  // A flag, and partial results where it is not set.
+  Status SendFlagged(int to, uint64_t flag, const void* partials, int64_t bytes,
+                     Exchange::Messages* messages);
   Status DoubleWith(int partner_host, bool mine_first, const Reduction& reduction, uint64_t* flag,
                     char* partials, int64_t count);
   Status HandOver(int from_host, int to_host, uint64_t* flag, void* partials, int64_t bytes);

@@ -27,7 +27,6 @@ constexpr int kSpins = 2000;
 
 // About as long as a message takes over a fast network.
 constexpr int64_t kSpinBetweenHostsNs = 20'000;
-constexpr int64_t kCheckNs = 100'000'000;           // how often a waiting Exchange asks
 constexpr int64_t kLeftPatienceNs = 2'000'000'000;  // for messages that were under way
 
 struct Process {
@@ -104,7 +103,8 @@ Status CheckOtherHost(shm::Segment* segment, shm::Waiter* waiter, const HostMap&
                    "collective");
   }
   const auto warning_ns = static_cast<int64_t>(stall_warning_seconds * 1e9);
-  if (warning_ns > 0 && waited_ns >= warning_ns && waited_ns < warning_ns + kCheckNs) {
+  if (warning_ns > 0 && waited_ns >= warning_ns &&
+      waited_ns < warning_ns + hosts::Exchange::kCheckNs) {
     std::fprintf(stderr,
                  "hvd_keras: stall: rank %d has waited for %.0f s for rank %d on host %s, in the "
                  "middle of a collective or for it to begin\n",

@@ -121,7 +121,6 @@ void EndPlan(Segment* segment, uint32_t epoch, int64_t position) {
   crossing.plan_leaving = 0;
   crossing.out_of_step_ns = 0;
   ++crossing.epoch;
-  crossing.plans_left.fetch_add(1, std::memory_order_relaxed);
   for (int32_t i = 0; i < kMaxBoardSlots; ++i) {
     BoardSlot& slot = board.slots[i];
     const bool beyond = slot.in_use && slot.published && slot.plan_epoch == epoch &&

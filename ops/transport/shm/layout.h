@@ -141,7 +141,6 @@ struct Crossing {
   int32_t ready_tail;
   int32_t failing;       // a slot that shall fail on all hosts, or -1
   uint8_t failing_code;  // Code; its text is the board's
-  std::atomic<int64_t> plans_left;
   std::atomic<uint64_t> hosts_left[kMaxWorldRanks / 64];  // their ranks have all left the job
   PlanEntry plan[kMaxPlanEntries];
 };
