@@ -55,9 +55,10 @@ TEST(HostsFaultTest, AnAbortReachesAllHosts) {
 
 TEST(HostsFaultTest, DifferentNamesOnDifferentHosts) {
   ThreadHostsOptions options = TwoByTwo();
-  // All ranks are threads of one process here, whose processor time is one, so this only works
-  // because all of them wait.
   options.patience.deadlock_seconds = 0.5;
+  // All ranks are threads of one process here: what its agents use while its ranks wait, with a
+  // sanitizer, may be more than one rank's process may.
+  options.patience.idle_share = 1;
   options.agent.quiet_checks = shm::QuietChecks(options.patience.deadlock_seconds);
   RunHosts(options, [](const HostRank& me) {
     const Status status = Allreduce(me, me.host == 0 ? "here" : "there");

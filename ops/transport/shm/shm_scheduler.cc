@@ -24,7 +24,8 @@ ShmScheduler::ShmScheduler(std::shared_ptr<Segment> segment, std::shared_ptr<Wai
       map_(std::move(map)),
       host_(map_.host_of(rank)),
       rank_(map_.local(rank)),
-      stuck_detector_(segment_.get(), waiter_.get(), rank_, QuietChecks(patience.deadlock_seconds)),
+      stuck_detector_(segment_.get(), waiter_.get(), rank_, QuietChecks(patience.deadlock_seconds),
+                      patience.idle_share),
       stall_reporter_(std::make_shared<StallReporter>(
           segment_, rank_, patience.stall_warning_seconds, patience.stall_shutdown_seconds)),
       requests_(kMaxBoardSlots) {

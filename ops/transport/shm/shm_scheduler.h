@@ -24,6 +24,7 @@ struct Patience {
   double deadlock_seconds = 0;  // all wait for one another, without any sign of life
   double stall_warning_seconds = 0;
   double stall_shutdown_seconds = 0;
+  double idle_share = 0.05;  // see StuckDetector
 };
 
 // After how many checks in a row without a sign of life a rank counts as waiting for `seconds`.

@@ -12,18 +12,19 @@
 namespace hvd::shm {
 namespace {
 
-constexpr double kIdleShare = 0.05;  // of one processor
-constexpr size_t kMaxListed = 8;     // collectives, or ranks, named in a message
+constexpr size_t kMaxListed = 8;  // collectives, or ranks, named in a message
 
 bool IsWaiting(const BoardSlot& slot) { return slot.in_use && !slot.published; }
 
 }  // namespace
 
-StuckDetector::StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks)
+StuckDetector::StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks,
+                             double idle_share)
     : segment_(segment),
       waiter_(waiter),
       rank_(rank),
       quiet_checks_needed_(static_cast<uint32_t>(quiet_checks)),
+      idle_share_(idle_share),
       seen_checks_(segment->ranks(), 0) {}
 
 Status StuckDetector::Check(bool has_pending) {
@@ -46,7 +47,7 @@ bool StuckDetector::IsQuiet(bool has_pending) {
   const int64_t cpu_ns = ClockNs(CLOCK_PROCESS_CPUTIME_ID);
   const int64_t time_ns = ClockNs(CLOCK_MONOTONIC);
   const bool idle = static_cast<double>(cpu_ns - last_cpu_ns_) <
-                    kIdleShare * static_cast<double>(time_ns - last_time_ns_);
+                    idle_share_ * static_cast<double>(time_ns - last_time_ns_);
   const bool quiet = has_pending && activity == last_activity_ && idle;
   last_activity_ = activity;
   last_cpu_ns_ = cpu_ns;

@@ -18,8 +18,9 @@ namespace hvd::shm {
 
 class StuckDetector {
  public:
-  // `quiet_checks` = 0 switches the last kind off.
-  StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks);
+  // `quiet_checks` = 0 switches the last kind off. A process that has used less than `idle_share`
+  // of one processor counts as one that has used no time.
+  StuckDetector(Segment* segment, Waiter* waiter, int rank, int quiet_checks, double idle_share);
 
   // To be called at regular intervals by the engine's thread while it waits for its queue.
   Status Check(bool has_pending);
@@ -39,6 +40,7 @@ class StuckDetector {
   Waiter* const waiter_;
   const int rank_;
   const uint32_t quiet_checks_needed_;
+  const double idle_share_;
   uint32_t quiet_checks_ = 0;
   uint64_t last_activity_ = 0;
   int64_t last_cpu_ns_ = 0;
