@@ -23,6 +23,7 @@ CORE_HDRS = [
     "request.h",
     "scheduler.h",
     "status.h",
+    "stores.h",
     "stream.h",
 ]
 
@@ -42,6 +43,7 @@ CORE_SRCS = [
     "reduce_kernels_baseline.cc",
     "request.cc",
     "status.cc",
+    "stores.cc",
 ]
 
 CORE_TESTS = [
@@ -60,6 +62,7 @@ SHM_HDRS = [
     "shm_communicator.h",
     "shm_scheduler.h",
     "stall_reporter.h",
+    "store_choice.h",
     "stuck_detector.h",
     "waiter.h",
 ]
@@ -72,6 +75,7 @@ SHM_SRCS = [
     "shm_communicator.cc",
     "shm_scheduler.cc",
     "stall_reporter.cc",
+    "store_choice.cc",
     "stuck_detector.cc",
     "waiter.cc",
 ]
@@ -83,6 +87,7 @@ SHM_TEST_HDRS = [
 ]
 
 SHM_TESTS = [
+    "store_choice_test.cc",
     "segment_test.cc",
     "shm_engine_test.cc",
     "shm_fault_test.cc",

@@ -56,8 +56,8 @@ Status CheckReduction(DataType dtype, ReduceOp op, double prescale, double posts
 }
 
 void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output,
-            int64_t count) {
-  Kernels().reduce(reduction, inputs, num_inputs, output, count);
+            int64_t count, Stores stores) {
+  Kernels().reduce(reduction, inputs, num_inputs, output, count, stores);
 }
 
 DataType PartialType(const Reduction& reduction) {

@@ -10,6 +10,7 @@
 
 #include "ops/core/dtype.h"
 #include "ops/core/status.h"
+#include "ops/core/stores.h"
 
 namespace hvd {
 
@@ -33,9 +34,10 @@ struct Reduction {
 Status CheckReduction(DataType dtype, ReduceOp op, double prescale, double postscale);
 
 // Reduces `count` elements of `inputs[0..num_inputs)` into `output`, which may be one of the inputs
-// (the same address, not an overlapping one). Neither needs more alignment than its element.
+// (the same address, not an overlapping one). Neither needs more alignment than its element. With
+// streaming stores the output needs DrainStores() before another thread may read it.
 void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output,
-            int64_t count);
+            int64_t count, Stores stores = Stores::kCached);
 
 // The same in two steps, for inputs that are combined in more than one place. What travels between
 // the steps are partial results, of a type that loses nothing: float32 for float16 and bfloat16,

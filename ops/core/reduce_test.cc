@@ -13,7 +13,7 @@
 namespace hvd {
 namespace {
 
-using ReduceFunction = void (*)(const Reduction&, const void* const*, int, void*, int64_t);
+using ReduceFunction = void (*)(const Reduction&, const void* const*, int, void*, int64_t, Stores);
 
 struct Variant {
   const char* name;
@@ -42,7 +42,21 @@ std::vector<T> Apply(const Variant& variant, const Reduction& reduction,
   for (const auto& input : inputs) pointers.push_back(input.data());
   std::vector<T> output(inputs[0].size(), T(77));
   variant.reduce(reduction, pointers.data(), static_cast<int>(pointers.size()), output.data(),
-                 static_cast<int64_t>(output.size()));
+                 static_cast<int64_t>(output.size()), Stores::kCached);
+  // The same bits with streaming stores, at any place in a line, and nothing beside them.
+  for (size_t place : {0, 1, 5}) {
+    std::vector<T> streamed(output.size() + place + 1, T(77));
+    variant.reduce(reduction, pointers.data(), static_cast<int>(pointers.size()),
+                   streamed.data() + place, static_cast<int64_t>(output.size()),
+                   Stores::kStreaming);
+    DrainStores();
+    EXPECT_EQ(std::memcmp(streamed.data() + place, output.data(), output.size() * sizeof(T)), 0);
+    const T around(77);
+    EXPECT_EQ(std::memcmp(&streamed.back(), &around, sizeof(T)), 0);
+    if (place > 0) {
+      EXPECT_EQ(std::memcmp(&streamed[place - 1], &around, sizeof(T)), 0);
+    }
+  }
   return output;
 }
 
@@ -228,12 +242,15 @@ TEST(Reduce, AllVariantsAgreeToTheBitAndInPlace) {
         }
         const Reduction reduction = Make(DataType::kFloat32, op, ranks);
         for (const Variant& v : Variants()) {
-          for (int target = 0; target < ranks; ++target) {
+          for (int i = 0; i < 2 * ranks; ++i) {
+            const int target = i / 2;
+            const Stores stores = i % 2 == 0 ? Stores::kCached : Stores::kStreaming;
             auto copies = inputs;
             std::vector<const void*> pointers;
             for (auto& copy : copies) pointers.push_back(copy.data() + 1);
             float* output = copies[target].data() + 1;
-            v.reduce(reduction, pointers.data(), ranks, output, count);
+            v.reduce(reduction, pointers.data(), ranks, output, count, stores);
+            DrainStores();
             ASSERT_TRUE(count == 0 ||
                         std::memcmp(output, expected.data(), count * sizeof(float)) == 0)
                 << v.name << " ranks " << ranks << " count " << count << " " << Name(op);

@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "ops/core/reduce.h"
+#include "ops/core/stores.h"
 
 #define HVD_DECLARE_REDUCE_VARIANT(variant)                                                        \
   namespace hvd::variant {                                                                         \
   void Reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output, \
-              int64_t count);                                                                      \
+              int64_t count, Stores stores);                                                       \
   void ToPartial(const Reduction& reduction, const void* input, void* partial, int64_t count);     \
   void FinishPartials(const Reduction& reduction, const void* const* partials, int num_partials,   \
                       void* output, int64_t count);                                                \

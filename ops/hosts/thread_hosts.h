@@ -173,7 +173,7 @@ inline void RunOneRank(const ThreadHostsOptions& options, const HostMap& map, in
   auto messenger = std::make_shared<ThreadMessenger>(network, r, map.size());
   auto exchange = std::make_shared<Exchange>(
       messenger, [segment](int, int64_t) { return segment->AbortStatus(); }, 20'000);
-  auto ledger = std::make_shared<shm::SlotLedger>(segment->slots_per_rank());
+  auto ledger = std::make_shared<shm::SlotLedger>(segment);
   auto make = [=, &map](const std::vector<int>& ranks) -> std::shared_ptr<Communicator> {
     std::vector<int> here;
     for (int rank : ranks) {

@@ -153,7 +153,7 @@ Status World::StartBetweenHosts() {
 }
 
 CommunicatorFactory World::MakeFactory() {
-  auto ledger = std::make_shared<shm::SlotLedger>(kSlotsPerRank);
+  auto ledger = std::make_shared<shm::SlotLedger>(segment_);
   return [segment = segment_, waiter = waiter_, exchange = exchange_, map = map_, ledger,
           rank = config_.rank](const std::vector<int>& ranks) -> std::shared_ptr<Communicator> {
     std::vector<int> here;

@@ -30,6 +30,8 @@ inline constexpr int kNameBytes = 128;    // of a collective's name, for message
 inline constexpr int kTextBytes = 8192;   // of an abort or divergence report
 inline constexpr int kStackBytes = 4096;  // of a rank's answer to where its Python stands
 inline constexpr int kCacheLine = 64;
+inline constexpr int kTraffics = 3;     // kinds of transfers, see store_choice.h
+inline constexpr int kSizeClasses = 7;  // of transfers
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory needs lock-free atomics");
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared memory needs lock-free atomics");
@@ -167,6 +169,7 @@ struct Header {
   int32_t slots_per_rank;
   int64_t chunk_bytes;
   uint8_t has_launcher;  // it writes obituaries
+  std::atomic<uint8_t> store_choices[kTraffics][kSizeClasses];
   std::atomic<int32_t> creator_pid;
   std::atomic<uint32_t> abort_state;  // 0 none, 1 text being written, 2 aborted
   char abort_text[kTextBytes];

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/core/clock.h"
 #include "ops/core/stream.h"
 
 namespace hvd::shm {
@@ -49,7 +50,11 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, std::shared_p
   index_ = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
 }
 
-Status ShmCommunicator::Begin(Ticket ticket, int64_t steps) {
+Status ShmCommunicator::Begin(Ticket ticket, int64_t steps, Traffic traffic, int64_t bytes) {
+  traffic_ = traffic;
+  bytes_ = bytes;
+  stores_ = ledger_->stores().Choose(traffic, bytes);
+  began_ns_ = ClockNs(CLOCK_MONOTONIC);
   if (ticket != ticket_) next_base_step_ = 0;
   ticket_ = ticket;
   base_step_ = next_base_step_;
@@ -59,6 +64,24 @@ Status ShmCommunicator::Begin(Ticket ticket, int64_t steps) {
   return InvalidArgument("the collective is too large for chunks of " +
                          std::to_string(segment_->chunk_bytes()) +
                          " bytes; set HVD_CHUNK_BYTES to a larger value");
+}
+
+Status ShmCommunicator::End() {
+  if (stores_.streams()) DrainStores();  // the output's, before somebody hears that it is ready
+  const bool by_all_of_host = size() == segment_->ranks();
+  if (by_all_of_host && rank_ == 0) {
+    ledger_->stores().Record(traffic_, bytes_, ClockNs(CLOCK_MONOTONIC) - began_ns_);
+  }
+  return Status::Ok();
+}
+
+template <typename Cursor, typename Buffers>
+void ShmCommunicator::Pack(Cursor* stream, const Buffers& buffers, int64_t chunk, int64_t bytes) {
+  char* slot = SlotOf(index_, chunk);
+  stream->Advance(bytes, [&](size_t b, int64_t offset, int64_t part) {
+    Copy(slot, At(buffers[b].input, offset), part, stores_.slot);
+    slot += part;
+  });
 }
 
 char* ShmCommunicator::SlotOf(int member, int64_t chunk) {
@@ -80,6 +103,7 @@ Status ShmCommunicator::AcquireSlot(int64_t chunk, int64_t consumed_step) {
 }
 
 void ShmCommunicator::PublishStep(int64_t step) {
+  if (stores_.slot == Stores::kStreaming) DrainStores();
   segment_->line(rank_).published.store(Progress(ticket_, base_step_ + step),
                                         std::memory_order_seq_cst);
   for (int reader : ranks_) {
@@ -114,7 +138,8 @@ Status ShmCommunicator::Allreduce(Ticket ticket, const Reduction& reduction,
   for (const Buffer& buffer : buffers) total += buffer.bytes;
   const int64_t chunks = CeilDivide(total, segment_->chunk_bytes());
   const bool direct = size() <= kDirectRanks || total <= kDirectBytes;
-  HVD_RETURN_IF_ERROR(Begin(ticket, direct ? chunks : 2 * chunks));
+  HVD_RETURN_IF_ERROR(Begin(ticket, direct ? chunks : 2 * chunks,
+                            direct ? Traffic::kReduceAll : Traffic::kReduceShare, total));
   return direct ? AllreduceDirect(reduction, buffers, total)
                 : AllreduceShared(reduction, buffers, total);
 }
@@ -136,11 +161,7 @@ Status ShmCommunicator::AllreduceDirect(const Reduction& reduction,
     for (; next < std::min(chunks, c + 2); ++next) {
       if (members == 1) continue;
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
-      char* slot = SlotOf(index_, next);
-      packed.Advance(bytes_of(next), [&](size_t b, int64_t offset, int64_t bytes) {
-        std::memcpy(slot, At(buffers[b].input, offset), static_cast<size_t>(bytes));
-        slot += bytes;
-      });
+      Pack(&packed, buffers, next, bytes_of(next));
       PublishStep(next + 1);
     }
     HVD_RETURN_IF_ERROR(WaitAllPublished(c + 1));
@@ -149,12 +170,13 @@ Status ShmCommunicator::AllreduceDirect(const Reduction& reduction,
       for (int m = 0; m < members; ++m) inputs[m] = SlotOf(m, c) + position;
       // The own contribution straight from where it is: still in the cache, and one read less.
       inputs[index_] = At(buffers[b].input, offset);
-      Reduce(reduction, inputs.data(), members, At(buffers[b].output, offset), bytes / element);
+      Reduce(reduction, inputs.data(), members, At(buffers[b].output, offset), bytes / element,
+             stores_.output);
       position += bytes;
     });
     ConsumeStep(c + 1);
   }
-  return Status::Ok();
+  return End();
 }
 
 void ShmCommunicator::ReduceShare(const Reduction& reduction, int64_t chunk, int64_t bytes) {
@@ -180,11 +202,7 @@ Status ShmCommunicator::AllreduceShared(const Reduction& reduction,
 
   const auto pack = [&](int64_t c) -> Status {
     HVD_RETURN_IF_ERROR(AcquireSlot(c, reduce_step(c)));
-    char* slot = SlotOf(index_, c);
-    packed.Advance(bytes_of(c), [&](size_t b, int64_t offset, int64_t bytes) {
-      std::memcpy(slot, At(buffers[b].input, offset), static_cast<size_t>(bytes));
-      slot += bytes;
-    });
+    Pack(&packed, buffers, c, bytes_of(c));
     PublishStep(pack_step(c));
     return Status::Ok();
   };
@@ -201,13 +219,13 @@ Status ShmCommunicator::AllreduceShared(const Reduction& reduction,
       const Share share = ShareOf(m, size(), bytes_of(c));
       const char* source = SlotOf(m, c) + share.begin;
       copied.Advance(share.bytes, [&](size_t b, int64_t offset, int64_t bytes) {
-        std::memcpy(At(buffers[b].output, offset), source, static_cast<size_t>(bytes));
+        Copy(At(buffers[b].output, offset), source, bytes, stores_.output);
         source += bytes;
       });
     }
     ConsumeStep(reduce_step(c));
   }
-  return Status::Ok();
+  return End();
 }
 
 Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>& buffers) {
@@ -226,7 +244,7 @@ Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>
   }
   const int64_t longest = *std::max_element(totals.begin(), totals.end());
   const int64_t chunks = CeilDivide(longest, chunk_bytes);
-  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks, Traffic::kCopy, longest));
 
   const auto bytes_of = [&](int m, int64_t c) {
     return std::clamp<int64_t>(totals[m] - c * chunk_bytes, 0, chunk_bytes);
@@ -242,11 +260,7 @@ Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>
   for (int64_t c = 0; c < chunks; ++c) {
     for (; next < std::min(chunks, c + 2); ++next) {
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
-      char* slot = SlotOf(index_, next);
-      packed.Advance(bytes_of(index_, next), [&](size_t b, int64_t offset, int64_t bytes) {
-        std::memcpy(slot, At(buffers[b].input, offset), static_cast<size_t>(bytes));
-        slot += bytes;
-      });
+      Pack(&packed, buffers, next, bytes_of(index_, next));
       PublishStep(next + 1);
     }
     for (int m = 0; m < members; ++m) {
@@ -254,14 +268,14 @@ Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>
       if (m != index_) HVD_RETURN_IF_ERROR(WaitPublished(m, c + 1));
       received[m].Advance(bytes_of(m, c), [&](size_t b, int64_t offset, int64_t bytes) {
         const void* source = m == index_ ? At(buffers[b].input, offset) : slot;
-        std::memcpy(At(buffers[b].output, starts[b * members + m] + offset), source,
-                    static_cast<size_t>(bytes));
+        Copy(At(buffers[b].output, starts[b * members + m] + offset), source, bytes,
+             stores_.output);
         slot += bytes;
       });
     }
     ConsumeStep(c + 1);
   }
-  return Status::Ok();
+  return End();
 }
 
 Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
@@ -270,7 +284,7 @@ Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
   int64_t total = 0;
   for (const ScatterBuffer& buffer : buffers) total += buffer.total_bytes;
   const int64_t chunks = CeilDivide(total, chunk_bytes);
-  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks, Traffic::kReduceAll, total));
   const int64_t element = SizeOf(reduction.dtype);
   const auto size_of = [&buffers](size_t b) { return buffers[b].total_bytes; };
   const auto bytes_of = [&](int64_t c) { return std::min(chunk_bytes, total - c * chunk_bytes); };
@@ -282,11 +296,7 @@ Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
   for (int64_t c = 0; c < chunks; ++c) {
     for (; next < std::min(chunks, c + 2); ++next) {
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
-      char* slot = SlotOf(index_, next);
-      packed.Advance(bytes_of(next), [&](size_t b, int64_t offset, int64_t bytes) {
-        std::memcpy(slot, At(buffers[b].input, offset), static_cast<size_t>(bytes));
-        slot += bytes;
-      });
+      Pack(&packed, buffers, next, bytes_of(next));
       PublishStep(next + 1);
     }
     HVD_RETURN_IF_ERROR(WaitAllPublished(c + 1));
@@ -297,14 +307,15 @@ Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
       const int64_t end = std::min(offset + bytes, buffer.share_begin + buffer.share_bytes);
       if (begin < end) {
         for (int m = 0; m < size(); ++m) inputs[m] = SlotOf(m, c) + position + (begin - offset);
+        inputs[index_] = At(buffer.input, begin);
         Reduce(reduction, inputs.data(), size(), At(buffer.output, begin - buffer.share_begin),
-               (end - begin) / element);
+               (end - begin) / element, stores_.output);
       }
       position += bytes;
     });
     ConsumeStep(c + 1);
   }
-  return Status::Ok();
+  return End();
 }
 
 Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
@@ -313,7 +324,7 @@ Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
   int64_t longest = 0;
   for (const AlltoallPart& part : parts) longest = std::max(longest, part.total);
   const int64_t chunks = CeilDivide(longest, chunk_bytes);
-  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks, Traffic::kCopy, longest));
   const auto bytes_of = [&](int m, int64_t c) {
     return std::clamp<int64_t>(parts[m].total - c * chunk_bytes, 0, chunk_bytes);
   };
@@ -324,8 +335,7 @@ Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
       const int64_t bytes = bytes_of(index_, next);
       if (bytes > 0) {
-        std::memcpy(SlotOf(index_, next), At(input, next * chunk_bytes),
-                    static_cast<size_t>(bytes));
+        Copy(SlotOf(index_, next), At(input, next * chunk_bytes), bytes, stores_.slot);
       }
       PublishStep(next + 1);
     }
@@ -335,12 +345,12 @@ Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
       const int64_t end = std::min(part.begin + part.bytes, c * chunk_bytes + bytes_of(m, c));
       if (begin >= end) continue;
       if (m != index_) HVD_RETURN_IF_ERROR(WaitPublished(m, c + 1));
-      std::memcpy(At(output, part.output_begin + begin - part.begin),
-                  SlotOf(m, c) + (begin - c * chunk_bytes), static_cast<size_t>(end - begin));
+      Copy(At(output, part.output_begin + begin - part.begin),
+           SlotOf(m, c) + (begin - c * chunk_bytes), end - begin, stores_.output);
     }
     ConsumeStep(c + 1);
   }
-  return Status::Ok();
+  return End();
 }
 
 Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) {
@@ -348,7 +358,7 @@ Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buf
   int64_t total = 0;
   for (const Buffer& buffer : buffers) total += buffer.bytes;
   const int64_t chunks = CeilDivide(total, chunk_bytes);
-  HVD_RETURN_IF_ERROR(Begin(ticket, chunks));
+  HVD_RETURN_IF_ERROR(Begin(ticket, chunks, Traffic::kCopy, total));
   StreamCursor cursor(buffers.size(), SizesOf(buffers));
   for (int64_t c = 0; c < chunks; ++c) {
     const int64_t chunk = std::min(chunk_bytes, total - c * chunk_bytes);
@@ -357,22 +367,22 @@ Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buf
       HVD_RETURN_IF_ERROR(AcquireSlot(c, c + 1));
       cursor.Advance(chunk, [&](size_t b, int64_t offset, int64_t bytes) {
         const char* source = At(buffers[b].input, offset);
-        std::memcpy(slot, source, static_cast<size_t>(bytes));
+        Copy(slot, source, bytes, stores_.slot);
         char* output = At(buffers[b].output, offset);
-        if (output != source) std::memcpy(output, source, static_cast<size_t>(bytes));
+        if (output != source) Copy(output, source, bytes, stores_.output);
         slot += bytes;
       });
       PublishStep(c + 1);
     } else {
       HVD_RETURN_IF_ERROR(WaitPublished(root, c + 1));
       cursor.Advance(chunk, [&](size_t b, int64_t offset, int64_t bytes) {
-        std::memcpy(At(buffers[b].output, offset), slot, static_cast<size_t>(bytes));
+        Copy(At(buffers[b].output, offset), slot, bytes, stores_.output);
         slot += bytes;
       });
       ConsumeStep(c + 1);
     }
   }
-  return Status::Ok();
+  return End();
 }
 
 }  // namespace hvd::shm

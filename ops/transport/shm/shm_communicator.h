@@ -14,6 +14,7 @@
 
 #include "ops/core/communicator.h"
 #include "ops/transport/shm/segment.h"
+#include "ops/transport/shm/store_choice.h"
 #include "ops/transport/shm/waiter.h"
 
 namespace hvd::shm {
@@ -24,19 +25,23 @@ inline constexpr uint64_t Progress(Ticket ticket, int64_t step) {
   return (static_cast<uint64_t>(ticket) << kStepBits) | static_cast<uint64_t>(step);
 }
 
-// Who may still be reading the slots of one rank. Shared by the communicators of its process sets.
+// What the communicators of a rank's process sets share: who may still be reading its slots, and
+// how they are best written.
 class SlotLedger {
  public:
-  explicit SlotLedger(int slots) : uses_(slots) {}
+  explicit SlotLedger(std::shared_ptr<Segment> segment)
+      : uses_(segment->slots_per_rank()), stores_(std::move(segment)) {}
 
   struct Use {
     uint64_t consumed_at = 0;  // free once each reader's `consumed` has reached this
     std::vector<int> readers;  // ranks
   };
   Use& use(int slot) { return uses_[slot]; }
+  StoreChooser& stores() { return stores_; }
 
  private:
   std::vector<Use> uses_;
+  StoreChooser stores_;
 };
 
 class ShmCommunicator : public Communicator {
@@ -67,8 +72,13 @@ class ShmCommunicator : public Communicator {
                          int64_t total);
   void ReduceShare(const Reduction& reduction, int64_t chunk, int64_t bytes);
 
-  // Starts or goes on with a ticket that will take `steps` more steps.
-  Status Begin(Ticket ticket, int64_t steps);
+  // Starts or goes on with a ticket that will take `steps` more steps, for a transfer of `bytes`.
+  Status Begin(Ticket ticket, int64_t steps, Traffic traffic, int64_t bytes);
+  // To be called when it is complete.
+  Status End();
+  // Copies the next bytes of a stream into this rank's slot for the chunk.
+  template <typename Cursor, typename Buffers>
+  void Pack(Cursor* stream, const Buffers& buffers, int64_t chunk, int64_t bytes);
   char* SlotOf(int member, int64_t chunk);
   // Waits until this rank's slot for the chunk may be written, and books its next use.
   Status AcquireSlot(int64_t chunk, int64_t consumed_step);
@@ -88,6 +98,12 @@ class ShmCommunicator : public Communicator {
   Ticket ticket_ = 0;
   int64_t base_step_ = 0;
   int64_t next_base_step_ = 0;
+
+  // Of the transfer in progress.
+  Traffic traffic_ = Traffic::kCopy;
+  int64_t bytes_ = 0;
+  int64_t began_ns_ = 0;
+  StoreChoice stores_;
 };
 
 }  // namespace hvd::shm

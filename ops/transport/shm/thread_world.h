@@ -54,7 +54,7 @@ class Rank {
 
   Rank(std::shared_ptr<Segment> segment, int rank, const Patience& patience)
       : waiter_(std::make_shared<Waiter>(segment, rank, 100)) {
-    auto ledger = std::make_shared<SlotLedger>(segment->slots_per_rank());
+    auto ledger = std::make_shared<SlotLedger>(segment);
     auto make_communicator = [segment, waiter = waiter_, ledger,
                               rank](const std::vector<int>& ranks) {
       return std::make_shared<ShmCommunicator>(segment, waiter, ledger, ranks, rank);
