@@ -1,8 +1,7 @@
 """What the tasks of a Spark job tell the driver while they run.
 
 Spark itself brings results back when a task has ended. Lines of output, messages and the order of
-failures come through a connection of their own. Each side proves with an HMAC that it knows the
-job's secret (``multiprocessing.connection``), which travels within the pickled task.
+failures come through a connection of their own, whose secret travels within the pickled task.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
+from hvd_keras.runner.channel import Server, connect
 from hvd_keras.runner.errors import RankFailedError, first_failure
 
 __all__ = ["Driver", "DriverAddress", "Link"]
@@ -36,7 +36,7 @@ class Link:
     def output(self, line: str) -> None:
         self._send("log", line)
 
-    def failed(self, text: str, returncode: int) -> None:
+    def failed(self, text: str, returncode: int | None) -> None:
         self._send("failed", (time.time(), self._rank, text, returncode))
 
     def _send(self, kind: str, content: Any) -> None:
@@ -58,7 +58,7 @@ class DriverAddress:
     @contextlib.contextmanager
     def connected(self, rank: int) -> Iterator[Link]:
         """Connects a task."""
-        with Client((self._host, self._port), authkey=self._secret) as connection:
+        with connect([(self._host, self._port)], self._secret) as connection:
             yield Link(rank, connection)
 
 
@@ -68,47 +68,33 @@ class Driver:
     Args:
         host: the address of this machine that the workers know.
         show: gets what they send.
+        bind: the address to listen at, if it is another one.
     """
 
-    def __init__(self, host: str, show: Callable[[str], None]) -> None:
+    def __init__(self, host: str, show: Callable[[str], None], bind: str | None = None) -> None:
         self._show = show
         secret = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), backlog=256, authkey=secret)
-        _, port = self._listener.address
-        self.address = DriverAddress(host, port, secret)
-        self._failures: list[tuple[float, int, str, int]] = []
-        self._readers: list[threading.Thread] = []
-        self._closed = False
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._failures: list[tuple[float, int, str, int | None]] = []
+        self._server = Server(host if bind is None else bind, secret, self._read)
+        self.address = DriverAddress(host, self._server.port, secret)
 
     def __enter__(self) -> Driver:
-        self._acceptor.start()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._closed = True
-        with contextlib.suppress(Exception):  # wakes the thread that accepts
-            Client(self._listener.address, authkey=b"").close()
-        self._listener.close()
-        for reader in self._readers:
-            reader.join(_LAST_MESSAGES_SECONDS)
+        self._server.close()
+        self._hear_the_last()
 
     def first_failure(self) -> RankFailedError | None:
         """The failure that came first, by itself; None if no task has told of one."""
-        for reader in self._readers:
-            reader.join(_LAST_MESSAGES_SECONDS)
-        told = sorted(self._failures)
+        self._hear_the_last()
+        told = sorted(self._failures, key=lambda failure: failure[:2])
         return first_failure(RankFailedError(text, rank, code) for _, rank, text, code in told)
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection = self._listener.accept()
-            except Exception:  # a stranger, who does not know the secret, or the end
-                continue
-            reader = threading.Thread(target=self._read, args=(connection,), daemon=True)
-            self._readers.append(reader)
-            reader.start()
+    def _hear_the_last(self) -> None:
+        until = time.monotonic() + _LAST_MESSAGES_SECONDS
+        for thread in self._server.threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _read(self, connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError, OSError):

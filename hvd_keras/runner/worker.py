@@ -1,4 +1,4 @@
-"""One rank of a runner's job: ``python -m hvd_keras.runner FOLDER``.
+"""One rank of a runner's job: ``python -m hvd_keras.runner FOLDER [RANK]``.
 
 It takes the function from ``FOLDER/call`` and leaves what it returns in ``FOLDER/result-RANK``, or
 the traceback in ``FOLDER/failure-RANK``.
@@ -70,9 +70,15 @@ def use_alias_if_asked() -> None:
         compat.install()
 
 
-def main(folder: Path) -> int:
-    """Runs the function and returns the exit code of this process."""
-    rank = Settings.from_environment().rank
+def main(folder: Path, rank: int | None = None) -> int:
+    """Runs the function and returns the exit code of this process.
+
+    Args:
+        folder: where the function is, and its result goes.
+        rank: this one; None where the environment says it, which MPI's does in its own way.
+    """
+    if rank is None:
+        rank = Settings.from_environment().rank
     use_alias_if_asked()
     try:
         content = run_call((folder / CALL).read_bytes())
