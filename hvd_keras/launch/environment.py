@@ -31,6 +31,10 @@ FLIGHT_RECORDER_VARIABLE = "HVD_FLIGHT_RECORDER_DIR"
 # Ranks that have the same text here share memory; without it they find out.
 HOST_ID_VARIABLE = "HVD_HOST_ID"
 
+# Where the ranks of a runner's job find its driver (with the job's secret), and leave messages.
+DRIVER_VARIABLE = "HVD_DRIVER"
+DRIVER_LOG_VARIABLE = "HVD_DRIVER_LOG"
+
 # Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
 ALIAS_VARIABLE = "HVD_COMPAT"
@@ -235,6 +239,11 @@ def become_mpi_rank(env: Mapping[str, str], ranks_on_host: int, cores: int) -> N
     """
     base = {**outside_of_jobs(os.environ), **env}
     _become(mpi_rank_environment(base, ranks_on_host, cores))
+
+
+def export(name: str, value: str) -> None:
+    """Sets a variable of this process."""
+    os.environ[name] = value
 
 
 def _become(chosen: Mapping[str, str]) -> None:

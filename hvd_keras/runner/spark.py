@@ -17,9 +17,9 @@ from typing import Any
 
 from hvd_keras.launch import environment
 from hvd_keras.launch.mpi_job import DEFAULT_START_SECONDS
+from hvd_keras.runner.driver import Driver
 from hvd_keras.runner.mpi import Meeting
 from hvd_keras.runner.payload import pack_call
-from hvd_keras.runner.spark_driver import Driver
 from hvd_keras.runner.spark_task import Task
 
 __all__ = ["run"]
@@ -79,8 +79,9 @@ def run(
     if start_timeout is not None:
         extra["HVD_START_TIMEOUT"] = f"{start_timeout:g}"
     conf = context.getConf()
-    host, bind = conf.get("spark.driver.host", "localhost"), conf.get("spark.driver.bindAddress")
-    with _same_python(context), Driver(host, log, bind) as driver:
+    host = conf.get("spark.driver.host", "localhost")
+    bind = conf.get("spark.driver.bindAddress", host)
+    with _same_python(context), Driver([host], log, bind) as driver:
         meeting = Meeting(start_timeout or DEFAULT_START_SECONDS)
         task = Task(content, count, meeting, extra, driver.address)
         task.shows_output = show_output

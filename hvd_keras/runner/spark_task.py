@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from hvd_keras.launch import environment, processes
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.report import describe
+from hvd_keras.runner.driver import DriverAddress, Link
 from hvd_keras.runner.driver_log import receiving
 from hvd_keras.runner.errors import RankFailedError
 from hvd_keras.runner.mpi import Meeting, Member, Seat, rank_order
 from hvd_keras.runner.placement import Host, this_host
-from hvd_keras.runner.spark_driver import DriverAddress, Link
 from hvd_keras.runner.worker import CALL, failure_file, result_file
 
 __all__ = ["Task"]
