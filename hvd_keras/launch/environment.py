@@ -118,7 +118,7 @@ def exported_names(env: Mapping[str, str]) -> list[str]:
 # What MPI's launchers tell their children, beside what a rank has anyway.
 _OF_MPI = re.compile(r"(OMPI|PMIX?|PRTE|ORTE|OPAL|HYDI?|HYDRA|MPI|I_MPI)_.*")
 # Of these, what is a user's wish, and no child's identity.
-_WISHES = re.compile(r"(OMPI|PMIX|PRTE)_MCA_(?!orte_|ess|prte_).*|I_MPI_.*|HYDRA_.*")
+_WISHES = re.compile(r"(OMPI|PMIX|PRTE)_MCA_(?!orte_|ess|prte_(?!if_)).*|I_MPI_.*|HYDRA_.*")
 _OF_SCHEDULERS = re.compile(r"(SLURMD?|PBS|LSB|LSF|JSM|CSM|MV2_COMM|PALS|ALPS|FLUX)_.*|PE_HOSTFILE")
 
 _AGENTS_VARIABLE = "HVD_AGENTS"

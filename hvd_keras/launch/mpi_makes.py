@@ -287,9 +287,11 @@ class IntelMpi(Mpich):
 
     def variables(self, plan: MpiPlan) -> dict[str, str]:
         """See the base class."""
-        if not plan.ssh_arguments:
-            return {}
-        return {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": " ".join(plan.ssh_arguments)}
+        # From 16 hosts on, they would start each other's daemons.
+        variables = {"I_MPI_HYDRA_BRANCH_COUNT": str(max(2, len(plan.hosts)))}
+        if plan.ssh_arguments:
+            variables["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] = " ".join(plan.ssh_arguments)
+        return variables
 
     def rank_variables(self, plan: MpiPlan) -> dict[str, str]:
         """See the base class. Intel MPI knows libfabric only."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -129,6 +130,38 @@ def test_a_rank_that_is_killed(spark, victim):
     expected = f"rank {victim} of 2 has failed, with killed by SIGKILL"
     with pytest.raises(runner.RankFailedError, match=expected):
         hvd_keras.spark.run(work, num_proc=2, show_output=False)
+
+
+def test_a_job_that_is_cancelled(spark, tmp_path):
+    def work():
+        import os
+        import time
+
+        import hvd_keras as hvd
+
+        hvd.init()
+        hvd.barrier()
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(600)
+
+    outcome = []
+
+    def run():
+        try:
+            hvd_keras.spark.run(work, num_proc=2, show_output=False)
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 180
+    while len(list(tmp_path.iterdir())) < 2 and thread.is_alive():
+        assert time.monotonic() < until, "the ranks did not start"
+        time.sleep(0.1)
+    assert len(processes_of_jobs()) > 6  # ranks and stand-ins, two agents, MPI's launcher
+    spark.sparkContext.cancelAllJobs()
+    thread.join(60)
+    assert "cancelled" in str(outcome[0])
 
 
 def test_without_mpi(spark):

@@ -69,11 +69,13 @@ class Launcher:
             num_proc=sum(host.ranks for host in hosts),
             hosts=[HostSlots(name, host.ranks) for name, host in zip(names, hosts, strict=True)],
             command=_script("stand_in.py", meeting, f"{seconds:g}"),
+            exported=("PATH",),  # Intel MPI needs something
             mpi_args=found.mpi.attached,
             own_address=hosts[0].address[0],
             is_root=os.geteuid() == 0,
         )
         agents = {name: host.address for name, host in zip(names, hosts, strict=True)}
+        env.update(found.mpi.variables(plan))
         env.update(found.mpi.shell_variables(f"/proc/{os.getpid()}/fd/{self._shell}"))
         env.update(environment.agents_variables(agents, secret))
         read, write = os.pipe()
