@@ -108,11 +108,8 @@ def run(
     if all(is_this_machine(host) for host, _ in slots):
         packed = _run_here(work)
     else:
-        interfaces = network_interfaces
-        if isinstance(interfaces, str):
-            interfaces = [name.strip() for name in interfaces.split(",") if name.strip()]
         options = MpiOptions(
-            interfaces=list(interfaces),
+            interfaces=_names(network_interfaces),
             ssh=SshOptions(ssh_port, ssh_identity_file),
             mpi_args=parse_words(mpi_args, "mpi_args"),
             start_seconds=start_timeout or DEFAULT_START_SECONDS,
@@ -189,6 +186,11 @@ def _failure(result: JobResult, np: int, told: Callable[[int], str]) -> RankFail
     text = f":\n\n{text}" if text else "; its output says why"
     message = f"rank {rank} of {np} (pid {ended.pid}) has failed first, with {how}{text}"
     return RankFailedError(message, rank, ended.exit_code)
+
+
+def _names(listed: str | Sequence[str]) -> list[str]:
+    words = listed.split(",") if isinstance(listed, str) else listed
+    return [word.strip() for word in words if word.strip()]
 
 
 def _text_of(path: Path) -> str:

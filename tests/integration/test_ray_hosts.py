@@ -71,6 +71,8 @@ def nothing_runs():
 
 
 def train(epochs):
+    import os
+
     import keras
     import numpy as np
 
@@ -83,13 +85,14 @@ def train(epochs):
     x = np.full((4, 2), hvd.rank() + 1.0)
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     history = model.fit(x, x[:, :1], epochs=epochs, callbacks=[broadcast], verbose=0)
-    place = hvd.rank(), hvd.local_rank(), hvd.local_size(), hvd.cross_size()
+    gpus = os.environ["CUDA_VISIBLE_DEVICES"]  # those of the host
+    place = hvd.rank(), hvd.local_rank(), hvd.local_size(), hvd.cross_size(), gpus
     return place, history.history["loss"], model.get_weights()
 
 
 def test_fit(executor):
     results = executor.run(train, (2,))
-    assert [place for place, _, _ in results] == [(0, 0, 1, 2), (1, 0, 1, 2)]
+    assert [place for place, _, _ in results] == [(0, 0, 1, 2, "0"), (1, 0, 1, 2, "0")]
     assert all(len(losses) == 2 for _, losses, _ in results)
     assert all((a == b).all() for _, _, w in results for a, b in zip(w, results[0][2], strict=True))
 

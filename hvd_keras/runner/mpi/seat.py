@@ -83,6 +83,7 @@ class Seat:
 
         Raises:
             LaunchError: there is no MPI, or it could not start the job.
+            TimeoutError: it has not started this rank in time.
         """
         first = [member.host.identity for member in members].index(members[rank].host.identity)
         if rank != first:
