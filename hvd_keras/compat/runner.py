@@ -1,4 +1,4 @@
-"""``horovod.run``: runs a function on several ranks of this machine, and returns their results."""
+"""``horovod.run``: runs a function on several ranks, and returns their results."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvd_keras.launch import environment
+from hvd_keras.launch.hosts import read_hostfile
 from hvd_keras.runner import local
 
 __all__ = ["run"]
 
-# Arguments that have a meaning only where jobs are elastic or run on several machines.
+# Arguments that have a meaning only where jobs are elastic.
 _REFUSED = {
     "min_num_proc": "the number of ranks is fixed",
     "max_num_proc": "the number of ranks is fixed",
@@ -20,9 +21,6 @@ _REFUSED = {
     "reset_limit": "the number of ranks is fixed",
     "cooldown_range": "the number of ranks is fixed",
     "host_discovery_script": "the number of ranks is fixed",
-    "hostfile": "all ranks run on this machine",
-    "use_mpi": "all ranks run on this machine, without MPI",
-    "mpi_args": "all ranks run on this machine, without MPI",
 }
 
 
@@ -61,14 +59,18 @@ def run(
         func: a function that can be pickled; with cloudpickle installed, any function.
         args, kwargs: its arguments.
         num_proc: the number of ranks (``np`` is an older name).
-        hosts: only this machine, for example "localhost:4".
+        hosts: where, for example "server1:2,server2:2"; None for this machine.
+        hostfile: a file with lines "server1 slots=2", instead.
+        ssh_port, ssh_identity_file: how ssh reaches other hosts.
+        network_interfaces: the only ones that MPI may use (``network_interface`` is an older name).
+        mpi_args: more arguments for mpirun or mpiexec, where ranks are on other hosts.
         start_timeout: seconds to wait in ``init`` for all ranks.
         output_filename: a folder for the ranks' output.
         verbose: say what is started.
         executable: the Python to run; None for this one.
 
-    The other arguments are about ssh, networks and Gloo, and make no difference, or are refused,
-    where they ask for ranks that come and go, for other machines or for MPI.
+    The other arguments make no difference: MPI is used over several hosts, and nothing else on
+    one. Those that ask for ranks that come and go are refused.
 
     Returns:
         What ``func`` has returned on each rank, in the order of the ranks.
@@ -84,8 +86,11 @@ def run(
                 f"horovod.run does not support {argument}={given[argument]!r}: {reason}"
             )
     env = environment.with_alias(environment.current_environment())
-    if start_timeout is not None:
-        env["HVD_START_TIMEOUT"] = f"{start_timeout:g}"
+    if hostfile:
+        if hosts:
+            raise ValueError("hosts and hostfile both name the hosts: leave out one of them")
+        named = [(f"[{h}]" if ":" in h else h, n) for h, n in read_hostfile(hostfile)]
+        hosts = ",".join(f"{host}:{slots}" for host, slots in named)
     return local.run(
         func,
         args,
@@ -93,6 +98,11 @@ def run(
         np or num_proc or 1,
         hosts,
         env=env,
+        start_timeout=start_timeout,
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+        network_interfaces=network_interfaces or network_interface or (),
+        mpi_args=mpi_args or "",
         executable=executable,
         output_dir=output_filename,
         verbose=bool(verbose),

@@ -6,6 +6,7 @@ may look at ``os.environ``; the other functions here are pure.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -29,6 +30,10 @@ FLIGHT_RECORDER_VARIABLE = "HVD_FLIGHT_RECORDER_DIR"
 
 # Ranks that have the same text here share memory; without it they find out.
 HOST_ID_VARIABLE = "HVD_HOST_ID"
+
+# Where the ranks of a runner's job find its driver (with the job's secret), and leave messages.
+DRIVER_VARIABLE = "HVD_DRIVER"
+DRIVER_LOG_VARIABLE = "HVD_DRIVER_LOG"
 
 # Where the package "horovod" of hvd_keras.compat lies, and what says that it is used.
 ALIAS_FOLDER = str(Path(__file__).resolve().parents[1] / "compat" / "alias")
@@ -110,6 +115,45 @@ def exported_names(env: Mapping[str, str]) -> list[str]:
     )
 
 
+# What MPI's launchers tell their children, beside what a rank has anyway.
+_OF_MPI = re.compile(r"(OMPI|PMIX?|PRTE|ORTE|OPAL|HYDI?|HYDRA|MPI|I_MPI)_.*")
+# Of these, what is a user's wish, and no child's identity.
+_WISHES = re.compile(r"(OMPI|PMIX|PRTE)_MCA_(?!orte_|ess|prte_(?!if_)).*|I_MPI_.*|HYDRA_.*")
+_OF_SCHEDULERS = re.compile(r"(SLURMD?|PBS|LSB|LSF|JSM|CSM|MV2_COMM|PALS|ALPS|FLUX)_.*|PE_HOSTFILE")
+
+_AGENTS_VARIABLE = "HVD_AGENTS"
+_AGENTS_SECRET_VARIABLE = "HVD_AGENTS_SECRET"
+
+
+def mpi_identity(env: Mapping[str, str]) -> dict[str, str]:
+    """Those variables of a process that an MPI launcher has started which came from there."""
+    return {name: value for name, value in env.items() if _OF_MPI.fullmatch(name)}
+
+
+def outside_of_jobs(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` for an MPI launcher that shall know nothing of the job that this process is part of.
+
+    Inside a scheduler's allocation, for example, it would use the scheduler's hosts.
+    """
+    return {
+        name: value
+        for name, value in without_identity(env).items()
+        if not _OF_SCHEDULERS.fullmatch(name)
+        and (_WISHES.fullmatch(name) or not _OF_MPI.fullmatch(name))
+    }
+
+
+def agents_variables(agents: Mapping[str, tuple[str, int]], secret: bytes) -> dict[str, str]:
+    """How an MPI launcher's remote shell finds the agents; see hvd_keras.runner.mpi."""
+    return {_AGENTS_VARIABLE: json.dumps(agents), _AGENTS_SECRET_VARIABLE: secret.hex()}
+
+
+def agents(env: Mapping[str, str]) -> tuple[dict[str, tuple[str, int]], bytes]:
+    """The inverse of ``agents_variables``."""
+    found = {name: tuple(address) for name, address in json.loads(env[_AGENTS_VARIABLE]).items()}
+    return found, bytes.fromhex(env[_AGENTS_SECRET_VARIABLE])
+
+
 def mpi_rank_environment(
     env: Mapping[str, str], ranks_on_host: int | None, cores: int
 ) -> dict[str, str]:
@@ -183,7 +227,26 @@ def become_rank(env: Mapping[str, str], rank: int, size: int, segment: str, core
     Args:
         env: variables to set beside those of ``rank_environment``, whose other arguments follow.
     """
-    chosen = rank_environment({**os.environ, **env}, rank, size, segment, cores)
+    _become(rank_environment({**os.environ, **env}, rank, size, segment, cores))
+
+
+def become_mpi_rank(env: Mapping[str, str], ranks_on_host: int, cores: int) -> None:
+    """Makes this process a rank of an MPI job, whose identity is in ``env``.
+
+    Args:
+        env: variables to set beside those of ``mpi_rank_environment``, whose other arguments
+            follow.
+    """
+    base = {**outside_of_jobs(os.environ), **env}
+    _become(mpi_rank_environment(base, ranks_on_host, cores))
+
+
+def export(name: str, value: str) -> None:
+    """Sets a variable of this process."""
+    os.environ[name] = value
+
+
+def _become(chosen: Mapping[str, str]) -> None:
     for name in set(os.environ) - set(chosen):
         del os.environ[name]
     os.environ.update(chosen)

@@ -123,22 +123,6 @@ def is_this_machine(host: str) -> bool:
     return all(_is_own_address(str(address[0])) for *_, address in found)
 
 
-def check_hosts(hosts: Sequence[HostSlots], num_proc: int) -> None:
-    """Checks that all ranks can run here, on the slots that were given.
-
-    Raises:
-        LaunchError: a host is not this machine, or there are too few slots.
-    """
-    for host, _ in hosts:
-        if not is_local_host(host):
-            raise LaunchError(
-                f"-H names {host!r}, which is not this machine ({os.uname().nodename}): start a "
-                "job over several hosts with the command hvdrun, or run all ranks here with "
-                f"-H localhost:{num_proc}, or leave -H out."
-            )
-    check_slots(hosts, num_proc)
-
-
 def check_slots(hosts: Sequence[HostSlots], num_proc: int) -> None:
     """Checks that there are slots enough.
 

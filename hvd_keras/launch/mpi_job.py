@@ -54,6 +54,8 @@ def start_mpi_job(
     hosts: Sequence[HostSlots],
     options: MpiOptions,
     env: Mapping[str, str],
+    stdout: Any = None,
+    stderr: Any = None,
     **job_options: Any,
 ) -> RunningJob:
     """Starts ``command`` as ``num_proc`` ranks on ``hosts``, and returns the job.
@@ -64,6 +66,7 @@ def start_mpi_job(
         hosts: the hosts, which are filled in this order.
         options: about MPI.
         env: the environment to start from.
+        stdout, stderr: as for :class:`hvd_keras.launch.local.RunningJob`.
         **job_options: fields of :class:`hvd_keras.launch.job.Job`.
 
     Raises:
@@ -103,7 +106,8 @@ def start_mpi_job(
         _explain(found.mpi.name, arguments)
     launch = MpiLaunch(found.mpi.name, [host for host, _ in used], options.start_seconds)
     kept = {**job_options, "output_dir": None, "prefix": False, "timestamps": False}
-    return RunningJob(Job(arguments, found.path, num_proc, mpi=launch, **kept), env, cwd)
+    started = Job(arguments, found.path, num_proc, mpi=launch, **kept)
+    return RunningJob(started, env, cwd, stdout, stderr)
 
 
 def _rank_command(job: Job, cwd: str) -> list[str]:

@@ -39,6 +39,7 @@ class MpiPlan(NamedTuple):
         mpi_args: the user's own arguments of the launcher.
         binding_args: those about binding and mapping, instead of ours; empty for ours.
         is_root: whether this user is root.
+        own_address: how the hosts reach this one; empty for the launcher's choice.
     """
 
     launcher: str
@@ -52,6 +53,7 @@ class MpiPlan(NamedTuple):
     mpi_args: Sequence[str] = ()
     binding_args: Sequence[str] = ()
     is_root: bool = False
+    own_address: str = ""
 
     @property
     def host_list(self) -> str:
@@ -66,11 +68,13 @@ class Mpi:
         make: its name.
         launchers: how its launcher may be called, the best name first.
         daemon: the program that its launcher starts on other hosts, from the same folder.
+        attached: its launcher's arguments that keep the daemons children of what has started them.
     """
 
     make: ClassVar[str]
     launchers: ClassVar[tuple[str, ...]]
     daemon: ClassVar[str]
+    attached: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -104,6 +108,13 @@ class Mpi:
         """The variable that makes the launcher start its daemons by something other than ssh."""
         raise NotImplementedError
 
+    def shell_variables(self, program: str) -> dict[str, str]:
+        """What makes the launcher start its daemons by ``program HOST COMMAND`` instead of ssh.
+
+        With ``attached``, the program lives as long as the daemon that it has started.
+        """
+        raise NotImplementedError
+
 
 class OpenMpi4(Mpi):
     """Open MPI 4 and earlier (ORTE)."""
@@ -111,6 +122,7 @@ class OpenMpi4(Mpi):
     make = "Open MPI"
     launchers = ("mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi")
     daemon = "orted"
+    attached = ("--leave-session-attached",)
     number_flag, hosts_flag, start_flag = "-np", "-H", "--mca"
     binding: tuple[str, ...] = ("--bind-to", "none", "--map-by", "slot")
     oversubscribe: tuple[str, ...] = ("--oversubscribe",)
@@ -152,6 +164,10 @@ class OpenMpi4(Mpi):
         """See the base class."""
         return _first_set(env, "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_plm")
 
+    def shell_variables(self, program: str) -> dict[str, str]:
+        """See the base class."""
+        return {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": program}
+
 
 class OpenMpi5(OpenMpi4):
     """Open MPI 5 and later, whose launcher is PRRTE with other names for much."""
@@ -184,6 +200,10 @@ class OpenMpi5(OpenMpi4):
             env, "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm", "OMPI_MCA_plm"
         )
 
+    def shell_variables(self, program: str) -> dict[str, str]:
+        """See the base class."""
+        return {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": program}
+
 
 class Mpich(Mpi):
     """MPICH, whose launcher is hydra; MVAPICH and others of its kind."""
@@ -207,6 +227,7 @@ class Mpich(Mpi):
         return [
             *(plan.binding_args or self._binding()),
             *(("-iface", plan.interfaces[0]) if plan.interfaces else ()),
+            *(("-localhost", plan.own_address) if plan.own_address else ()),
             *("-wdir", "/", "-genvlist", ",".join(plan.exported)),
             *plan.mpi_args,
         ]
@@ -233,6 +254,10 @@ class Mpich(Mpi):
     def remote_agent(self, env: Mapping[str, str]) -> str | None:
         """See the base class."""
         return _first_set(env, "HYDRA_LAUNCHER_EXEC", "HYDRA_LAUNCHER")
+
+    def shell_variables(self, program: str) -> dict[str, str]:
+        """See the base class."""
+        return {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": program}
 
 
 class IntelMpi(Mpich):
@@ -262,9 +287,11 @@ class IntelMpi(Mpich):
 
     def variables(self, plan: MpiPlan) -> dict[str, str]:
         """See the base class."""
-        if not plan.ssh_arguments:
-            return {}
-        return {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": " ".join(plan.ssh_arguments)}
+        # From 16 hosts on, they would start each other's daemons.
+        variables = {"I_MPI_HYDRA_BRANCH_COUNT": str(max(2, len(plan.hosts)))}
+        if plan.ssh_arguments:
+            variables["I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"] = " ".join(plan.ssh_arguments)
+        return variables
 
     def rank_variables(self, plan: MpiPlan) -> dict[str, str]:
         """See the base class. Intel MPI knows libfabric only."""
@@ -276,6 +303,10 @@ class IntelMpi(Mpich):
     def remote_agent(self, env: Mapping[str, str]) -> str | None:
         """See the base class."""
         return _first_set(env, "I_MPI_HYDRA_BOOTSTRAP_EXEC", "I_MPI_HYDRA_BOOTSTRAP")
+
+    def shell_variables(self, program: str) -> dict[str, str]:
+        """See the base class."""
+        return {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": program}
 
 
 class JsRun(Mpi):

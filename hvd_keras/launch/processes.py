@@ -26,6 +26,11 @@ def prepare_rank(supervisor_pid: int) -> None:
         os._exit(1)
 
 
+def die_with_parent() -> None:
+    """Makes the kernel kill this process when its parent has died."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def signal_group(pgid: int, signum: int) -> None:
     """Sends a signal to a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

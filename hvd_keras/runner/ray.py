@@ -1,39 +1,29 @@
 """``RayExecutor``: functions on the actors of a Ray cluster, each a rank.
 
 The actors live from ``start`` to ``shutdown``, and so do the ranks: what one function leaves in
-its process, the next one finds there. The ranks of one host share memory.
+its process, the next one finds there. The ranks of one host share memory; over several hosts MPI
+joins them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hvd_keras.launch.job import DEFAULT_REPORT_SECONDS
-from hvd_keras.runner.errors import RankFailedError, first_failure
-from hvd_keras.runner.one_host import require_one_host
 from hvd_keras.runner.payload import pack_call
 
 try:
     import ray
-    from ray.util.placement_group import PlacementGroup, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise ImportError(
         f"hvd_keras.ray needs Ray ({error}): pip install 'hvd_keras[ray]'", name="ray"
     ) from error
 
-from hvd_keras.runner import ray_placement
+from hvd_keras.runner.ray_group import WorkerGroup
 from hvd_keras.runner.ray_placement import Plan
-from hvd_keras.runner.ray_worker import Place, Worker
 
 __all__ = ["RayExecutor", "RaySettings"]
-
-_LEAVE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +33,7 @@ class RaySettings:
     Attributes:
         timeout_s: seconds to wait in ``hvd.init()`` for all ranks.
         placement_group_timeout_s: seconds to wait for the workers' resources, and their start.
-        ssh_identity_file, ssh_str, nics: make no difference: no ssh or network is used.
+        ssh_identity_file, ssh_str, nics: make no difference: no ssh is used.
     """
 
     timeout_s: float = 30
@@ -63,8 +53,8 @@ class RayExecutor:
         histories = executor.run(train, kwargs={"epochs": 3})    # in the order of the ranks
         executor.shutdown()
 
-    Ranks of one node are neighbours, and ``local_rank`` counts the ranks that share memory. All
-    workers have to be on one host, until jobs over several hosts are supported.
+    Ranks of one node are neighbours, and ``local_rank`` counts the ranks that share memory. Where
+    the workers are on several hosts, these need MPI and mpi4py, and no ssh.
 
     Args:
         settings: of ``create_settings``, or any object with some of its attributes; None for the
@@ -119,17 +109,13 @@ class RayExecutor:
                     "pass num_workers or num_hosts"
                 )
         gpus = _gpus(use_gpu, gpus_per_worker)
-        self._plan = _plan(num_workers, num_hosts, num_workers_per_host, cpus_per_worker, gpus)
-        self._uses_current_group = use_current_placement_group
+        plan = _plan(num_workers, num_hosts, num_workers_per_host, cpus_per_worker, gpus)
         self._init_seconds = _seconds(settings, "timeout_s", RaySettings.timeout_s)
-        self._start_seconds = _seconds(
+        start_seconds = _seconds(
             settings, "placement_group_timeout_s", RaySettings.placement_group_timeout_s
         )
-        self._own_group: PlacementGroup | None = None
-        self._workers: list[Any] = []  # by rank
-        self._places: list[Place] = []  # likewise
-        self._env: dict[str, str] = {}
-        self._ended = ""  # why there are no workers
+        self._num_workers = plan.workers
+        self._group = WorkerGroup(plan, use_current_placement_group, start_seconds)
 
     @staticmethod
     def create_settings(
@@ -145,7 +131,7 @@ class RayExecutor:
     @property
     def num_workers(self) -> int:
         """The number of ranks."""
-        return self._plan.workers
+        return self._num_workers
 
     def start(
         self,
@@ -165,24 +151,23 @@ class RayExecutor:
         Raises:
             ValueError: the cluster is too small, or the class cannot be sent.
             TimeoutError: its resources did not become free in time.
-            RuntimeError: the workers were started already, or are on several hosts.
-            RankFailedError: a worker could not be started, or making its object has failed.
+            RuntimeError: the workers were started already.
+            RankFailedError: a worker could not be started, MPI could not join the hosts, or making
+                its object has failed.
         """
-        if self._workers:
+        if self._group:
             raise RuntimeError("the workers were started already; call shutdown() first")
         call = None
         if executable_cls is not None:
             call = pack_call(executable_cls, executable_args or (), executable_kwargs)
         if not ray.is_initialized():
             ray.init()
-        self._ended = ""
+        env = {"HVD_START_TIMEOUT": f"{self._init_seconds:g}", **self._worker_env}
+        env.update({name: str(value) for name, value in (extra_env_vars or {}).items()})
         try:
-            self._start_workers()
-            self._env = {"HVD_START_TIMEOUT": f"{self._init_seconds:g}", **self._worker_env}
-            self._env.update({name: str(value) for name, value in (extra_env_vars or {}).items()})
-            self._form_group()
+            self._group.start(env)
             if call is not None:
-                self._collect(self._on_all("make_executable", call))
+                self._group.collect(self._group.on_all("make_executable", call))
         except BaseException:
             self.shutdown()
             raise
@@ -215,7 +200,8 @@ class RayExecutor:
             RuntimeError: ``start`` was not called, or the workers have ended.
         """
         _refuse_callbacks(callbacks)
-        return self._collect(self.run_remote(fn, args, kwargs))
+        self._require_workers()
+        return self._group.collect(self._group.on_all("run", pack_call(fn, args or (), kwargs)))
 
     def run_remote(
         self,
@@ -225,11 +211,13 @@ class RayExecutor:
     ) -> list[Any]:
         """Like ``run``, but returns Ray's references to the results at once.
 
-        ``ray.get`` of a reference raises RankFailedError where that rank has failed. Nothing is
-        done about the other workers then: call ``shutdown``, and ``start`` for new ones.
+        They are there when all ranks have ended. Where one has failed, ``ray.get`` of each of them
+        raises its RankFailedError. The next function waits for these, unless it is one for
+        ``run_remote``, too.
         """
-        self._require_workers()
-        return self._on_all("run", pack_call(fn, args or (), kwargs))
+        self._group.require()
+        packed = pack_call(fn, args or (), kwargs)
+        return self._group.watched(self._group.on_all("run_packed", packed))
 
     def execute(self, fn: Callable, callbacks: Sequence[Callable] | None = None) -> list[Any]:
         """Runs ``fn(executable)`` on all workers; the rest is as for ``run``.
@@ -240,172 +228,21 @@ class RayExecutor:
         """
         _refuse_callbacks(callbacks)
         self._require_workers()
-        return self._collect(self._on_all("execute", pack_call(fn)))
+        return self._group.collect(self._group.on_all("execute", pack_call(fn)))
 
     def execute_single(self, fn: Callable) -> Any:
         """Runs ``fn(executable)`` on rank 0 only, and returns its result."""
         self._require_workers()
-        return self._collect([self._workers[0].execute.remote(pack_call(fn))])[0]
+        return self._group.collect(self._group.on_first("execute", pack_call(fn)))[0]
 
     def shutdown(self) -> None:
         """Ends the workers and gives their resources back. It may be called more than once."""
         if ray.is_initialized():
-            if self._workers:
-                left = [worker.leave.remote() for worker in self._workers]
-                ray.wait(left, num_returns=len(left), timeout=_LEAVE_SECONDS)
-            self._end("shutdown() was called")
-        self._workers, self._own_group = [], None
-
-    # Starting
-
-    def _start_workers(self) -> None:
-        """Starts the actors and puts them into the order of the ranks."""
-        plan = self._plan
-        group = ray_placement.current_group(plan) if self._uses_current_group else None
-        is_own = group is None
-        if group is None:
-            ray_placement.require_room(plan)
-            group = self._own_group = ray_placement.make_group(plan, self._start_seconds)
-        actor = ray.remote(Worker)
-        for index in range(plan.workers):
-            strategy = PlacementGroupSchedulingStrategy(
-                placement_group=group,
-                placement_group_bundle_index=index // plan.workers_per_bundle if is_own else -1,
-            )
-            needs = {"num_cpus": plan.worker["CPU"], "num_gpus": plan.worker.get("GPU", 0)}
-            self._workers.append(actor.options(scheduling_strategy=strategy, **needs).remote())
-        places = self._places_of_workers()
-        most = "Ask for as many workers as one node has room for"
-        require_one_host([place.host for place in places], "Ray workers", most)
-        order = _rank_order(places)
-        self._workers = [self._workers[index] for index in order]
-        self._places = [places[index] for index in order]
-
-    def _places_of_workers(self) -> list[Place]:
-        asked = [worker.place.remote() for worker in self._workers]
-        ready, late = ray.wait(asked, num_returns=len(asked), timeout=self._start_seconds)
-        try:
-            places = dict(zip(ready, ray.get(ready), strict=True))
-        except ray.exceptions.RayError as error:
-            raise RankFailedError(f"a Ray worker could not be started: {error}") from error
-        if late:
-            raise TimeoutError(
-                f"{len(late)} of {len(asked)} Ray workers did not start within "
-                f"{self._start_seconds:g} s (placement_group_timeout_s), though their placement "
-                "group is there; Ray's logs may say why, or tasks of this group use its resources"
-            )
-        return [places[ref] for ref in asked]
-
-    def _form_group(self) -> None:
-        """Tells the workers who they are; also after a failure, when they meet anew."""
-        size = len(self._workers)
-        segment = f"shm:{secrets.token_hex(16)}"
-        env = dict(self._env)
-        # Ray shows each worker its own GPUs only, where scripts expect to choose by local rank.
-        gpus = dict.fromkeys(gpu for place in self._places for gpu in place.gpus)
-        if gpus:
-            env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(gpus))
-        cores = max(1, int(self._plan.worker["CPU"])) * size
-        told = [
-            worker.become_rank.remote(rank, size, segment, env, cores)
-            for rank, worker in enumerate(self._workers)
-        ]
-        ray.get(told)
-
-    # Running
+            self._group.shutdown()
 
     def _require_workers(self) -> None:
-        if not self._workers:
-            raise RuntimeError(
-                f"there are no workers, since {self._ended}: call start()"
-                if self._ended
-                else "there are no workers yet: call start() first"
-            )
-
-    def _on_all(self, method: str, call: bytes) -> list[Any]:
-        stored = ray.put(call)
-        return [getattr(worker, method).remote(stored) for worker in self._workers]
-
-    def _collect(self, refs: list[Any]) -> list[Any]:
-        """Returns the results; after a failure the workers are made ready for more, or ended."""
-        try:
-            failures, late = self._wait(refs)
-            failure = first_failure(failures)
-            if failure is None:
-                return ray.get(refs)
-            if late or any(isinstance(failure, _WorkerDiedError) for failure in failures):
-                self._end(f"rank {failure.rank} has failed and not all others ended by themselves")
-            else:
-                self._form_group()
-        except (ray.exceptions.RayError, KeyboardInterrupt, SystemExit) as error:
-            # Ctrl-C: the ranks are not left running what nobody waits for.
-            self._end(f"the job was interrupted ({type(error).__name__})")
-            raise
-        raise failure
-
-    def _wait(self, refs: list[Any]) -> tuple[list[RankFailedError], int]:
-        """Returns the failures in their order, and how many ranks go on in spite of them."""
-        ranks = {ref: rank for rank, ref in enumerate(refs)}
-        failures: list[RankFailedError] = []
-        until = None
-        while ranks:
-            patience = None if until is None else max(0.0, until - time.monotonic())
-            ready, _ = ray.wait(list(ranks), num_returns=1, timeout=patience)
-            if not ready:
-                break
-            failure = self._failure(ready[0], ranks.pop(ready[0]))
-            if failure is not None:
-                failures.append(failure)
-                until = until or time.monotonic() + DEFAULT_REPORT_SECONDS
-        return failures, len(ranks)
-
-    def _failure(self, ref: Any, rank: int) -> RankFailedError | None:
-        try:
-            ray.get(ref)
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, RankFailedError):
-                return error.cause
-            return RankFailedError(f"{self._name(rank)} has failed: {error}", rank)
-        except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1].partition(" Some common causes")[0]
-            return _WorkerDiedError(
-                f"{self._name(rank)} has failed: its process has died, or its node. Killed from "
-                f"outside, out of memory, or crashed? Ray says: {reason}",
-                rank,
-            )
-        return None
-
-    def _name(self, rank: int) -> str:
-        return f"rank {rank} of {len(self._workers)} (pid {self._places[rank].pid})"
-
-    def _end(self, reason: str) -> None:
-        """Kills the workers, and gives their resources back."""
-        for worker in self._workers:
-            with contextlib.suppress(Exception):  # it may be dead already
-                ray.kill(worker)
-        if self._own_group is not None:
-            remove_placement_group(self._own_group)
-        if self._workers:
-            self._ended = reason
-        self._workers, self._own_group = [], None
-
-
-class _WorkerDiedError(RankFailedError):
-    """Not the function has failed, but the process."""
-
-
-def _rank_order(places: Sequence[Place]) -> list[int]:
-    """Which worker is rank 0, 1...: those of a host are neighbours, and those of a node there."""
-    hosts = _first_seen(place.host.identity for place in places)
-    nodes = _first_seen(place.node for place in places)
-    return sorted(
-        range(len(places)),
-        key=lambda index: (hosts[places[index].host.identity], nodes[places[index].node], index),
-    )
-
-
-def _first_seen(names: Iterable[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self._group.settle()
+        self._group.require()
 
 
 def _plan(

@@ -2,32 +2,25 @@
 
 Barrier mode starts all tasks at once, or none. Each task starts a process for its rank, which
 lives no longer than the task: so a cancelled job leaves nothing behind, and TensorFlow's memory is
-not the executor's. The ranks of one host share memory.
+not the executor's. The ranks of one host share memory; over several hosts MPI joins them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import pickle
 import secrets
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hvd_keras.launch import environment, processes
-from hvd_keras.launch.report import describe
-from hvd_keras.runner.driver_log import receiving
-from hvd_keras.runner.errors import RankFailedError
-from hvd_keras.runner.one_host import Host, require_one_host, this_host
+from hvd_keras.launch import environment
+from hvd_keras.launch.mpi_job import DEFAULT_START_SECONDS
+from hvd_keras.runner.driver import Driver
+from hvd_keras.runner.mpi import Meeting
 from hvd_keras.runner.payload import pack_call
-from hvd_keras.runner.spark_driver import Driver, DriverAddress
-from hvd_keras.runner.worker import CALL, failure_file, result_file
+from hvd_keras.runner.spark_task import Task
 
 __all__ = ["run"]
 
@@ -49,11 +42,15 @@ def run(
 ) -> list[Any]:
     """Runs ``fn(*args, **kwargs)`` in the tasks of a Spark job; each task is a rank.
 
+    Where the tasks are on several hosts, these need MPI and mpi4py, and no ssh. The ranks of one
+    host are neighbours.
+
     Args:
         fn: what to run; it is pickled with cloudpickle, and calls ``hvd.init()`` itself.
         args, kwargs: its arguments.
         num_proc: the number of ranks; None for as many as the cluster has slots.
-        start_timeout: seconds to wait in ``hvd.init()`` for all ranks.
+        start_timeout: seconds to wait in ``hvd.init()`` for all ranks, and, over several hosts, for
+            MPI to start them.
         env: more environment variables for the ranks.
         show_output: whether what the ranks print is shown here, too.
         log: gets their output and what they send with ``log_to_driver``.
@@ -81,9 +78,12 @@ def run(
     extra = dict(env or {})
     if start_timeout is not None:
         extra["HVD_START_TIMEOUT"] = f"{start_timeout:g}"
-    host = context.getConf().get("spark.driver.host", "localhost")
-    with _same_python(context), Driver(host, log) as driver:
-        task = _Task(content, count, secrets.token_hex(16), extra, driver.address)
+    conf = context.getConf()
+    host = conf.get("spark.driver.host", "localhost")
+    bind = conf.get("spark.driver.bindAddress", host)
+    with _same_python(context), Driver([host], log, bind) as driver:
+        meeting = Meeting(start_timeout or DEFAULT_START_SECONDS)
+        task = Task(content, count, meeting, extra, driver.address)
         task.shows_output = show_output
         task.executable = executable
         try:
@@ -129,85 +129,6 @@ def _collected(context: Any, ranks: Any) -> list[tuple[int, bytes]]:
     if "error" in outcome:
         raise outcome["error"]
     return outcome["results"]
-
-
-class _Task:
-    """What each barrier task runs; pickled by Spark."""
-
-    shows_output = True
-    executable: str | None = None
-
-    def __init__(
-        self, content: bytes, size: int, token: str, env: dict[str, str], driver: DriverAddress
-    ) -> None:
-        self._content = content
-        self._size = size
-        self._token = token
-        self._env = env
-        self._driver = driver
-
-    def __call__(self, _: Iterator[int]) -> Iterator[tuple[int, bytes]]:
-        from pyspark import BarrierTaskContext
-
-        context = BarrierTaskContext.get()
-        rank = context.partitionId()
-        told = context.allGather(json.dumps(this_host()))
-        hosts = [Host(*json.loads(text)) for text in told]
-        require_one_host(hosts, "Spark tasks", "Ask for as many ranks as one worker has slots")
-        with self._driver.connected(rank) as link, tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / CALL).write_bytes(self._content)
-            with receiving(folder, link.log) as log_address:
-                returncode = self._run_rank(rank, folder, log_address, link.output)
-            if returncode:
-                path = failure_file(folder, rank)
-                text = path.read_text() if path.exists() else ""
-                error = _failure(rank, self._size, returncode, text)
-                link.failed(str(error), returncode)
-                raise error
-            yield rank, result_file(folder, rank).read_bytes()
-
-    def _run_rank(
-        self, rank: int, folder: Path, log_address: str, show: Callable[[str], None]
-    ) -> int:
-        base = {**environment.current_environment(), **self._env}
-        base["PYTHONPATH"] = os.pathsep.join(_paths_for_ranks())
-        cores = len(os.sched_getaffinity(0))
-        env = environment.rank_environment(base, rank, self._size, f"shm:{self._token}", cores)
-        process = subprocess.Popen(
-            [self.executable or sys.executable, "-m", "hvd_keras.runner", str(folder)],
-            env={**env, "HVD_DRIVER_LOG": log_address},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            # A Spark worker's other threads hold no lock that Python needs after fork.
-            preexec_fn=_dies_with(os.getpid()),
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(f"[{rank}] {line}", end="", file=sys.stderr, flush=True)  # the task's own log
-            if self.shows_output:
-                show(f"[{rank}] {line.rstrip()}")
-        return process.wait()
-
-
-def _dies_with(parent: int) -> Callable[[], None]:
-    return lambda: processes.prepare_rank(parent)
-
-
-def _failure(rank: int, size: int, returncode: int, text: str) -> RankFailedError:
-    how = f":\n\n{text}" if text else "; its output says why"
-    return RankFailedError(
-        f"rank {rank} of {size} has failed, with {describe(returncode)}{how}", rank, returncode
-    )
-
-
-def _paths_for_ranks() -> list[str]:
-    """Where the ranks look for modules: what Spark has distributed, but not Spark itself."""
-    given = [path for path in sys.path if path and os.path.exists(path)]
-    return [path for path in given if "pyspark" not in path and "py4j" not in path]
 
 
 def _spark_context() -> Any:

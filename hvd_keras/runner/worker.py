@@ -1,17 +1,23 @@
-"""One rank of a runner's job: ``python -m hvd_keras.runner FOLDER``.
+"""One rank of a runner's job: ``python -m hvd_keras.runner [FOLDER [RANK]]``.
 
 It takes the function from ``FOLDER/call`` and leaves what it returns in ``FOLDER/result-RANK``, or
-the traceback in ``FOLDER/failure-RANK``.
+the traceback in ``FOLDER/failure-RANK``. Without a folder it asks the driver for the function, and
+tells it the result or the traceback: see driver.py.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hvd_keras.launch import environment
+from hvd_keras.launch.schedulers import find_placement
+from hvd_keras.runner.driver import DriverAddress
+from hvd_keras.runner.driver_log import receiving
 from hvd_keras.runner.payload import pack_result, unpack_call
 from hvd_keras.settings import Settings
 
@@ -20,6 +26,7 @@ __all__ = [
     "CallFailedError",
     "failure_file",
     "main",
+    "main_over_network",
     "result_file",
     "run_call",
     "use_alias_if_asked",
@@ -70,9 +77,15 @@ def use_alias_if_asked() -> None:
         compat.install()
 
 
-def main(folder: Path) -> int:
-    """Runs the function and returns the exit code of this process."""
-    rank = Settings.from_environment().rank
+def main(folder: Path, rank: int | None = None) -> int:
+    """Runs the function and returns the exit code of this process.
+
+    Args:
+        folder: where the function is, and its result goes.
+        rank: this one; None where the environment says it, which MPI's does in its own way.
+    """
+    if rank is None:
+        rank = Settings.from_environment().rank
     use_alias_if_asked()
     try:
         content = run_call((folder / CALL).read_bytes())
@@ -84,6 +97,27 @@ def main(folder: Path) -> int:
     scratch = path.with_suffix(".tmp")
     scratch.write_bytes(content)
     scratch.replace(path)
+    return 0
+
+
+def main_over_network() -> int:
+    """Runs the function that the driver has, and returns the exit code of this process."""
+    env = environment.current_environment()
+    placement = find_placement(env)
+    rank = placement.rank if placement is not None else Settings.from_environment().rank
+    use_alias_if_asked()
+    address = DriverAddress.from_text(env[environment.DRIVER_VARIABLE])
+    with (
+        address.connected(rank) as link,
+        tempfile.TemporaryDirectory() as folder,
+        receiving(Path(folder), link.log) as log_address,
+    ):
+        environment.export(environment.DRIVER_LOG_VARIABLE, log_address)
+        try:
+            link.result(run_call(link.call()))
+        except CallFailedError as error:
+            link.failed(str(error), 1)
+            return 1
     return 0
 
 

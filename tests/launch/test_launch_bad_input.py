@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hvd_keras.launch.errors import LaunchError
-from hvd_keras.launch.hosts import HostSlots, check_hosts, is_local_host, parse_hosts
+from hvd_keras.launch.hosts import HostSlots, check_slots, is_local_host, parse_hosts
 
 TRUE = ["true"]
 CASES = {
@@ -94,9 +94,9 @@ def test_local_hosts_are_known_without_a_name_server():
 
 
 def test_slots_of_several_entries_are_added():
-    check_hosts([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 4)
+    check_slots([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 4)
     with pytest.raises(LaunchError, match="only 4 slots"):
-        check_hosts([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 5)
+        check_slots([HostSlots("localhost", 1), HostSlots("127.0.0.1", 3)], 5)
 
 
 def test_command_lines_of_horovodrun(hvdrun):

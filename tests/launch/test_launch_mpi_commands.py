@@ -104,7 +104,10 @@ def test_intel_mpi():
         "/x/mpirun -genv I_MPI_PIN 0 -wdir / -genvlist A "
         "-n 1 -host a python t.py : -n 2 -host b python t.py"
     )
-    assert intel.variables(FULL) == {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-p 22"}
+    assert intel.variables(FULL) == {
+        "I_MPI_HYDRA_BRANCH_COUNT": "2",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-p 22",
+    }
     assert intel.rank_variables(FULL) == {
         "NCCL_SOCKET_IFNAME": "eth0,eth1",
         "NCCL_IB_DISABLE": "1",
