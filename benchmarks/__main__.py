@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="the folder")
     parser.add_argument("--no-peers", action="store_true", help="measure hvd_keras alone")
     parser.add_argument("--ranks", type=int, nargs="*", default=[], help="only so many ranks")
+    parser.add_argument("--rounds", type=int, default=0, help="start each program so often")
     parser.add_argument("--small", action="store_true", help="a short run, to try the suite out")
     options = parser.parse_args()
     unknown = set(options.parts) - {*PARTS, GUARD}
@@ -29,7 +30,7 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if not plots.available():
         print("no plots: pip install matplotlib", flush=True)
-    suite = Suite(options.out, options.small, not options.no_peers, options.ranks)
+    suite = Suite(options.out, options.small, not options.no_peers, options.ranks, options.rounds)
     start = time.monotonic()
     suite.run(options.parts or PARTS)
     print(f"{options.out}: report.md, results.json; {time.monotonic() - start:.0f} s")

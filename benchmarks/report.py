@@ -25,6 +25,8 @@ class Table:
 
     def text(self) -> str:
         """For a terminal: columns of equal width."""
+        if not self.rows:
+            return "\n".join([self.title, *self.notes])
         columns = self.columns
         lines = [columns] + [[row.get(name, "-") for name in columns] for row in self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
@@ -36,11 +38,14 @@ class Table:
 
     def markdown(self) -> str:
         """The same for Markdown."""
+        notes = [f"{note}  " for note in self.notes]
+        if not self.rows:
+            return "\n".join([f"## {self.title}", "", *notes])
         columns = self.columns
         lines = [columns, ["---"] * len(columns)]
         lines += [[row.get(name, "-") for name in columns] for row in self.rows]
         body = ["| " + " | ".join(_escape(cell) for cell in line) + " |" for line in lines]
-        return "\n".join([f"## {self.title}", "", *body, "", *(f"{n}  " for n in self.notes)])
+        return "\n".join([f"## {self.title}", "", *body, "", *notes])
 
 
 def _escape(cell: str) -> str:

@@ -26,6 +26,7 @@ class Suite:
         small: fewer sizes and rounds, to try the suite itself out.
         with_peers: whether to measure the peers as well.
         ranks: only these numbers of ranks; empty for all.
+        rounds: how often each program is started; 0 for what each part thinks right.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class Suite:
         small: bool = False,
         with_peers: bool = True,
         ranks: Sequence[int] = (),
+        rounds: int = 0,
     ) -> None:
         self.small = small
         self.failures: list[str] = []  # ratios below their floors
         self._folder = folder
         self._with_peers = with_peers
         self._ranks = ranks
+        self._rounds = 1 if small else rounds
         self._tables: list[Table] = []
         self._plots: list[str] = []
         self._parts: dict[str, dict] = {}
@@ -86,7 +89,7 @@ class Suite:
         return [ranks for ranks in wanted if not self._ranks or ranks in self._ranks]
 
     def run_in_turns(self, programs: Sequence[Program], ranks: int, job: dict, rounds: int) -> Runs:
-        return run_in_turns(programs, ranks, job, 1 if self.small else rounds)
+        return run_in_turns(programs, ranks, job, self._rounds or rounds)
 
     def add_runs(self, part: str, runs: Runs) -> None:
         self._parts[part]["runs"].append(runs.as_json())
@@ -100,11 +103,11 @@ class Suite:
         self, title: str, rows: Sequence[Mapping[str, str]], absent: Mapping[str, str] | None = None
     ) -> None:
         """Prints a table and keeps it; ``absent``: programs that have failed, and why."""
-        if not rows:
-            return
         notes = []
         if absent is not None:
             notes = absence_notes(self._parts[self._part].get("absent", {}) | absent)
+        if not rows and not notes:
+            return
         table = Table(title, list(rows), notes)
         self._tables.append(table)
         print(f"\n{table.text()}\n", flush=True)

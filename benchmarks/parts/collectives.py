@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.suite import Suite
 
 BYTES_TABLE = [4, 64, 1 << 10, 16 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20]
-QUICK_BYTES = [64, 64 << 10, 1 << 20, 16 << 20]
+QUICK_BYTES = [64, 64 << 10, 1 << 20, 64 << 20]
 HALVES = ["float16", "bfloat16"]
 HALF_BYTES = [64 << 20]  # of a float32 tensor of as many elements, of which half travel
 
@@ -93,17 +93,14 @@ def run(suite: Suite) -> None:
     job = make_job(sizes, suite.small)
     own = [suite.engine_alone(native_command), suite.ours()]
     for ranks in suite.rank_counts([2, 1, 4]):
-        programs = own + (suite.peers("collectives") if ranks == 2 else [])
-        runs = suite.run_in_turns(programs, ranks, job, rounds=3 if ranks == 2 else 1)
+        peers = suite.peers("collectives") if ranks == 2 else []
+        runs = suite.run_in_turns(own + peers, ranks, job, rounds=3 if ranks == 2 else 1)
         suite.add_runs("collectives", runs)
         suite.add_table(f"Allreduce of float32, {ranks} ranks: microseconds", own_rows(runs, sizes))
-        if ranks == 2:
-            suite.add_table("Allreduce of float16 and bfloat16, 2 ranks", half_rows(runs))
-            suite.add_table(
-                "Allreduce, 2 ranks: peers, microseconds", peer_rows(runs, sizes), runs.absent
-            )
-            suite.add_plot("allreduce", lambda path, runs=runs: plot(runs, sizes, path))
-        elif ranks > 1:
+        suite.add_table(f"Allreduce of float16 and bfloat16, {ranks} ranks", half_rows(runs))
+        title = f"Allreduce of float32, {ranks} ranks: peers, microseconds; times hvd_keras's"
+        suite.add_table(title, peer_rows(runs, sizes) if peers else [], runs.absent)
+        if ranks > 1:
             suite.add_plot(f"allreduce-{ranks}", lambda path, runs=runs: plot(runs, sizes, path))
 
 

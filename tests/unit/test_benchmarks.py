@@ -231,3 +231,4 @@ def test_tables_for_a_terminal_and_for_markdown():
         "| 64 B | 1.5 | - |",
         "| 1 MiB | - | a\\|b |",
     ]
+    assert Table("T", [], ["absent: x: why"]).text() == "T\nabsent: x: why"
