@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,8 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if not plots.available():
         print("no plots: pip install matplotlib", flush=True)
+    # So that what was started is ended as well.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     suite = Suite(options.out, options.small, not options.no_peers, options.ranks, options.rounds)
     start = time.monotonic()
     suite.run(options.parts or PARTS)

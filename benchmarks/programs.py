@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from benchmarks.runs import Runs
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS, ENGINE = "hvd_keras", "engine alone"  # the programs of this project
+GRACE_SECONDS = 8
 # One thread for each rank: what is compared is the exchange, not how each library shares cores.
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -107,9 +109,12 @@ def _wait(processes: list[subprocess.Popen], until: float) -> None:
 
 
 def _end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """A launcher gets the time to end its ranks."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
 
 
 def run_program(program: Program, ranks: int, job: dict, deadline: float) -> protocol.Result:
