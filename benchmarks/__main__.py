@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import plots
 from benchmarks.programs import ROOT
-from benchmarks.suite import PARTS, Suite
+from benchmarks.suite import PARTS, Choice, Suite
 
 GUARD = "guard"
 
@@ -23,6 +23,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="the folder")
     parser.add_argument("--no-peers", action="store_true", help="measure hvd_keras alone")
     parser.add_argument("--ranks", type=int, nargs="*", default=[], help="only so many ranks")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help="only these programs, for example 'engine alone' hvd_keras MPICH",
+    )
     parser.add_argument("--rounds", type=int, default=0, help="start each program so often")
     parser.add_argument("--small", action="store_true", help="a short run, to try the suite out")
     options = parser.parse_args()
@@ -33,7 +40,10 @@ def main() -> int:
         print("no plots: pip install matplotlib", flush=True)
     # So that what was started is ended as well.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    suite = Suite(options.out, options.small, not options.no_peers, options.ranks, options.rounds)
+    choice = Choice(
+        options.small, not options.no_peers, options.ranks, options.rounds, options.only
+    )
+    suite = Suite(options.out, choice)
     start = time.monotonic()
     suite.run(options.parts or PARTS)
     print(f"{options.out}: report.md, results.json; {time.monotonic() - start:.0f} s")

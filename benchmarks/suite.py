@@ -6,6 +6,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import launchers, machine, plots
@@ -18,31 +19,41 @@ from benchmarks.runs import Runs
 PARTS = ("collectives", "gradients", "training", "startup")
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What to measure of all that there is.
+
+    Attributes:
+        small: fewer sizes and rounds, to try the suite itself out.
+        with_peers: whether to measure the peers as well.
+        ranks: only these numbers of ranks; empty for all.
+        rounds: how often each program is started; 0 for what each part thinks right.
+        programs: only these, by name; empty for all.
+    """
+
+    small: bool = False
+    with_peers: bool = True
+    ranks: Sequence[int] = ()
+    rounds: int = 0
+    programs: Sequence[str] = ()
+
+    def takes(self, program: str) -> bool:
+        return not self.programs or program in self.programs
+
+
 class Suite:
     """What a part of the suite works with.
 
     Args:
         folder: for tables, plots and figures; made where it is not there.
-        small: fewer sizes and rounds, to try the suite itself out.
-        with_peers: whether to measure the peers as well.
-        ranks: only these numbers of ranks; empty for all.
-        rounds: how often each program is started; 0 for what each part thinks right.
+        choice: what to measure.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        small: bool = False,
-        with_peers: bool = True,
-        ranks: Sequence[int] = (),
-        rounds: int = 0,
-    ) -> None:
-        self.small = small
+    def __init__(self, folder: Path, choice: Choice) -> None:
+        self.small = choice.small
         self.failures: list[str] = []  # ratios below their floors
+        self._choice = choice
         self._folder = folder
-        self._with_peers = with_peers
-        self._ranks = ranks
-        self._rounds = 1 if small else rounds
         self._tables: list[Table] = []
         self._plots: list[str] = []
         self._parts: dict[str, dict] = {}
@@ -75,8 +86,8 @@ class Suite:
     def peers(self, part: str) -> list[Program]:
         """Those that are there; a note says which are not, and why."""
         found = []
-        for peer in PEERS if self._with_peers else ():
-            if part not in peer.parts:
+        for peer in PEERS if self._choice.with_peers else ():
+            if part not in peer.parts or not self._choice.takes(peer.name):
                 continue
             reason = peer.absence()
             if reason is None:
@@ -86,10 +97,12 @@ class Suite:
         return found
 
     def rank_counts(self, wanted: Sequence[int]) -> list[int]:
-        return [ranks for ranks in wanted if not self._ranks or ranks in self._ranks]
+        return [ranks for ranks in wanted if not self._choice.ranks or ranks in self._choice.ranks]
 
     def run_in_turns(self, programs: Sequence[Program], ranks: int, job: dict, rounds: int) -> Runs:
-        return run_in_turns(programs, ranks, job, self._rounds or rounds)
+        chosen = [program for program in programs if self._choice.takes(program.name)]
+        rounds = self._choice.rounds or (1 if self.small else rounds)
+        return run_in_turns(chosen, ranks, job, rounds)
 
     def add_runs(self, part: str, runs: Runs) -> None:
         self._parts[part]["runs"].append(runs.as_json())
