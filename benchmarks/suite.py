@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from benchmarks.peers import PEERS
 from benchmarks.programs import ENGINE, OURS, Program, run_in_turns
 from benchmarks.report import Table, absence_notes, as_json
 from benchmarks.runs import Runs
+from benchmarks.targets import make_targets
 
+TIMES = ("before", "after")  # when the machine is looked at
 PARTS = ("collectives", "gradients", "training", "startup")
 
 
@@ -56,6 +59,8 @@ class Suite:
         self._folder = folder
         self._tables: list[Table] = []
         self._plots: list[str] = []
+        self._runs: dict[tuple[str, int], Runs] = {}
+        self._launch: Summary | None = None
         self._parts: dict[str, dict] = {}
         self._part = ""
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +74,17 @@ class Suite:
             importlib.import_module(f"benchmarks.parts.{self._part}").run(self)
             record |= {"after": self._probe(), "seconds": time.monotonic() - start}
             self._write()
+        if set(parts) & set(PARTS):
+            self._add_targets()
+            self._write()
+
+    def _add_targets(self) -> None:
+        exchanges = [p[when]["exchange_seconds"] for p in self._parts.values() for when in TIMES]
+        shared = machine.regime({"exchange_seconds": statistics.median(exchanges)}) == "A"
+        targets = make_targets(self._runs, shared, self._launch)
+        whole = set(PARTS) <= self._parts.keys()
+        rows = [target.row() for target in targets if whole or target.measured]
+        self.add_table("Targets", rows)
 
     def _probe(self) -> dict[str, float]:
         figures = machine.probe()
@@ -105,7 +121,12 @@ class Suite:
         return run_in_turns(chosen, ranks, job, rounds)
 
     def add_runs(self, part: str, runs: Runs) -> None:
+        self._runs[part, runs.ranks] = runs
         self._parts[part]["runs"].append(runs.as_json())
+
+    def set_launch(self, extra: Summary) -> None:
+        """Seconds that hvdrun takes longer than starting the processes by hand."""
+        self._launch = extra
 
     def add_figures(self, name: str, times: Mapping[str, Sequence[float]]) -> None:
         """Figures that come from no program."""
@@ -137,7 +158,7 @@ class Suite:
         probes = [
             f"- {name}, {when}: {machine.probe_text(part[when])}"
             for name, part in self._parts.items()
-            for when in ("before", "after")
+            for when in TIMES
             if when in part
         ]
         m = self._machine

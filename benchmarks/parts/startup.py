@@ -93,6 +93,8 @@ def launch_rows(suite: Suite) -> list[dict[str, str]]:
         suite.add_figures(f"launch: {what}", times)
         pairs = zip(times["hvdrun"], times["by hand"], strict=True)
         extra = Summary.of([launched - by_hand for launched, by_hand in pairs])
+        if script == NOTHING:
+            suite.set_launch(extra)
         rows.append(
             {
                 "what": what,

@@ -15,6 +15,7 @@ from benchmarks.programs import ENGINE, OURS, Program, ProgramFailed, run_all, r
 from benchmarks.protocol import ProtocolError, Result, entry, make_key
 from benchmarks.report import Table, absence_notes
 from benchmarks.runs import Runs
+from benchmarks.targets import HOROVODS, MPIS, Target, make_targets
 
 
 def test_summary_is_the_median_with_the_quartiles():
@@ -214,6 +215,40 @@ def test_the_guard_has_floors_that_good_figures_pass_and_bad_ones_do_not():
     assert not any(check.holds for check in bad.values())
     missing = next(check for what, check in good.items() if what.startswith("idle"))
     assert missing.row()[""] == "NOT MEASURED"
+
+
+def test_targets_are_printed_as_what_they_are():
+    share = Target("a", Summary(0.95, 0.94, 0.96, 3), 0.9)
+    assert share.row() == {
+        "what": "a",
+        "target": "at least 90 %",
+        "measured": "95.0 % (94.0-96.0)",
+        "reached": "yes",
+    }
+    time = Target("b", Summary(31e-6, 30e-6, 32e-6, 3), 30, False, "us", 1e6)
+    assert (time.row()["target"], time.row()["reached"]) == ("at most 30 us", "NO")
+    assert Target("c", None, 1.0).row()["reached"] == "not measured"
+
+
+def test_targets_take_the_best_of_the_peers():
+    runs = Runs(2)
+    key = collectives.series_key
+    for program, variant, seconds in (
+        (ENGINE, "engine", 10e-6),
+        (OURS, "tf.function", 20e-6),
+        (MPIS[0], "host", 30e-6),
+        (MPIS[1], "host", 5e-6),
+        (HOROVODS[0], "eager", 90e-6),
+        (HOROVODS[0], "tf.function", 60e-6),
+    ):
+        series = {make_key(key(variant, nbytes)): [seconds] for nbytes in (64, 1 << 20)}
+        first = runs.results.setdefault(program, [Result()])[0]
+        first.series.update(series)
+    targets = {t.what: t.measured for t in make_targets({("collectives", 2): runs}, True, None)}
+    assert targets["1 MiB: best MPI / engine alone"].median == pytest.approx(0.5)
+    assert targets["64 KiB: best MPI / engine alone"] is None
+    assert targets["64 B: Horovod's best / tf.function"].median == pytest.approx(3.0)
+    assert targets["fit, MLP, 2 ranks: with / without exchange"] is None
 
 
 def test_tables_for_a_terminal_and_for_markdown():
