@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class HorovodApi(TrainingBackend):
     def versions(self) -> dict[str, str]:
         return super().versions() | {
             "tensorflow": tf.__version__,
-            "keras": getattr(self.keras, "__version__", "?"),
+            "keras": metadata.version("keras"),
         }
 
     def barrier(self) -> None:
