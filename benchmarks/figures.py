@@ -32,8 +32,8 @@ class Summary:
         return f"{parts[0]} ({parts[1]}-{parts[2]})" if self.count > 1 else parts[0]
 
     def percent(self) -> str:
-        """'93 % (91-94)'; a decimal where it is above 90 % and below 110 %."""
-        digits = 1 if 0.9 < self.median < 1.1 else 0
+        """'93 % (91-94)'; a decimal more near 100 % and below 10 %."""
+        digits = 1 if 0.9 < self.median < 1.1 or self.median < 0.1 else 0
         parts = [f"{part * 100:.{digits}f}" for part in (self.median, self.low, self.high)]
         return f"{parts[0]} % ({parts[1]}-{parts[2]})" if self.count > 1 else f"{parts[0]} %"
 

@@ -130,7 +130,7 @@ def run_program(program: Program, ranks: int, job: dict, deadline: float) -> pro
 
 
 def run_in_turns(
-    programs: Sequence[Program], ranks: int, job: dict, rounds: int, deadline: float = 300
+    programs: Sequence[Program], ranks: int, job: dict, rounds: int, deadline: float = 600
 ) -> Runs:
     """Runs each program once in each round. One that fails is absent, with the reason."""
     runs = Runs(ranks)

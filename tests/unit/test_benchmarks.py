@@ -206,7 +206,7 @@ def test_the_guard_has_floors_that_good_figures_pass_and_bad_ones_do_not():
         for variant, value in ((training.PLAIN, 1.0), (training.PARALLEL, 1.1 * slow)):
             ours[make_key({"what": "MLP", "variant": variant})] = [value]
         runs.add(OURS, Result(series=ours))
-        return {check.what: check for check in guard.make_checks(runs, 4e-7)}
+        return {check.what: check for check in guard.make_checks(runs, 1e-7)}
 
     good, bad = checks(1), checks(10)
     held = {what for what, check in good.items() if check.holds}
