@@ -155,19 +155,29 @@ class Suite:
     def _write(self) -> None:
         content = {"machine": self._machine, "parts": self._parts, "tables": as_json(self._tables)}
         (self._folder / "results.json").write_text(json.dumps(content, indent=1))
-        probes = [
+        texts = [self._head(), *(table.markdown() for table in self._tables)]
+        texts += [f"![{name}]({name})" for name in self._plots]
+        (self._folder / "report.md").write_text("\n\n".join(texts) + "\n")
+
+    def _head(self) -> str:
+        """What was measured, and on what."""
+        m = self._machine
+        measured = {"this": m["versions"]}
+        for runs in self._runs.values():
+            measured |= {name: results[0].versions for name, results in runs.results.items()}
+        lines = [
+            f"- {name}: {', '.join(' '.join(pair) for pair in versions.items())}"
+            for name, versions in measured.items()
+            if versions
+        ]
+        lines += [
             f"- {name}, {when}: {machine.probe_text(part[when])}"
             for name, part in self._parts.items()
             for when in TIMES
             if when in part
         ]
-        m = self._machine
-        head = (
-            f"# Measured\n\n{m['cores']} cores, {m['cpu']}, {m['memory_gib']} GiB, caches "
-            f"{', '.join(f'{name} {size}' for name, size in m['caches'].items())}, "
-            f"{', '.join(f'{name} {version}' for name, version in m['versions'].items())}.\n"
-            "Medians, with the quartiles after them.\n\n" + "\n".join(probes)
+        caches = ", ".join(f"{name} {size}" for name, size in m["caches"].items())
+        return (
+            f"# Measured\n\n{m['cores']} cores, {m['cpu']}, {m['memory_gib']} GiB, {caches}, Linux "
+            f"{m['kernel']}. Medians, with the quartiles after them.\n\n" + "\n".join(lines)
         )
-        texts = [head, *(table.markdown() for table in self._tables)]
-        texts += [f"![{name}]({name})" for name in self._plots]
-        (self._folder / "report.md").write_text("\n\n".join(texts) + "\n")
