@@ -25,9 +25,9 @@ def plan(nbytes: int, quick: bool) -> dict[str, Any]:
     elif nbytes <= 1 << 20:
         rounds, repeat = 30, 10
     elif nbytes <= 64 << 20:
-        rounds, repeat = 10, 2
+        rounds, repeat = 10, 4
     else:
-        rounds, repeat = 4, 1
+        rounds, repeat = 4, 2
     return {
         "dtype": "float32",
         "bytes": nbytes,
