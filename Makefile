@@ -6,6 +6,7 @@
 #   TENSORFLOW   what to install when there is none
 #   BAZEL        empty: run the C++ tests without Bazel
 #   PYTEST_ARGS  e.g. "-k optimizer"
+#   BENCH_ARGS   e.g. "collectives training --no-peers"
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -15,6 +16,7 @@ VENV ?= .venv
 VENV_FLAGS ?=
 BAZEL ?= $(shell command -v bazel 2>/dev/null)
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 ifeq ($(shell uname -m),x86_64)
 TENSORFLOW ?= tensorflow-cpu>=2.16,<2.22
 else
@@ -38,6 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: help train test build cpp-test python-test lint format sanitize clean distclean FORCE
+.PHONY: bench bench-peers bench-quick
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -49,6 +52,9 @@ help:
 	@echo "make lint       clang-format, ruff, mypy"
 	@echo "make format     clang-format, ruff"
 	@echo "make sanitize   the C++ tests under the thread, address and undefined-behaviour sanitizers"
+	@echo "make bench      all benchmarks, with those peers that are installed; writes build/bench/"
+	@echo "make bench-peers  install the peers to compare with: Horovod, MPIs, torch"
+	@echo "make bench-quick  a regression guard of ratios, in less than 2 minutes"
 	@echo "make clean      remove what was built; make distclean: .venv as well"
 
 train: build
@@ -81,22 +87,32 @@ else
 	@$(BIN)/python ops/build_native.py test --sanitize address,undefined
 endif
 
+# BENCH_ARGS, e.g. "collectives training --no-peers": see docs/performance.md.
+bench: build $(VENV)/.bench
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: build
+	@$(BIN)/python -m benchmarks.peers
+
+bench-quick: build
+	@$(BIN)/python -m benchmarks guard --out build/bench-quick
+
 lint: $(VENV)/.dev
-	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES) benchmarks/*.cc
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "make format mends this"; exit 1; }
 	@$(BIN)/mypy
 	@echo "lint: nothing to complain about"
 
 format: $(VENV)/.dev
-	@$(BIN)/clang-format -i $(CXX_SOURCES)
+	@$(BIN)/clang-format -i $(CXX_SOURCES) benchmarks/*.cc
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
 clean:
 	@rm -rf build dist ./*.egg-info hvd_keras/_core*.so hvd_keras/_build_info.json
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache
-	@rm -rf $(addprefix $(VENV)/.,built installed mpi spark ray)
+	@rm -rf $(addprefix $(VENV)/.,built installed mpi spark ray bench)
 	@if [ -n "$(BAZEL)" ] && [ -e bazel-out ]; then $(BAZEL) clean 2>/dev/null; fi
 
 distclean: clean
@@ -158,6 +174,12 @@ $(VENV)/.spark: $(VENV)/.installed
 $(VENV)/.ray: $(VENV)/.installed
 	@echo "Installing Ray into $(VENV)"
 	@$(PIP) install "ray>=2.40" || echo "No Ray: its tests are skipped"
+	@touch $@
+
+# For the benchmarks' plots.
+$(VENV)/.bench: $(VENV)/.installed
+	@echo "Installing matplotlib into $(VENV)"
+	@$(PIP) install matplotlib || echo "No matplotlib: the benchmarks draw no plots"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed

@@ -1,6 +1,6 @@
 """Times allreduce between hosts, side by side with plain MPI and with the limit of the wire.
 
-    sudo .venv/bin/python benchmarks/multihost.py
+    sudo .venv/bin/python -m benchmarks.multihost
 
 It makes the hosts itself, on this machine (tests/hosts), with links of 1 Gbit/s in either
 direction, so that it needs root, iproute2, an sshd and an MPI. All hosts share this machine's
@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from benchmarks.figures import Summary, timed
+from benchmarks.programs import ROOT
 
 SIZES = [1 << 20, 4 << 20, 16 << 20, 64 << 20]
 SHAPES = [(2, 1), (4, 1), (2, 2)]  # hosts, ranks on each
@@ -72,9 +73,8 @@ def measure(nbytes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     for _ in range(rounds):
         for name, function in variants.items():
             world.Barrier()
-            sent, start = sent_bytes(), time.perf_counter()
-            function()
-            seconds = time.perf_counter() - start
+            sent = sent_bytes()
+            seconds = timed(function)
             world.Barrier()
             figures = np.array([seconds, sent_bytes() - sent])
             world.Allreduce(MPI.IN_PLACE, figures, op=MPI.MAX)
@@ -99,7 +99,7 @@ def run_rank(file: str, rounds: int) -> None:
 
 def run_hosts(hosts_count: int, ranks: int, rounds: int, mpi_name: str) -> list[dict]:
     """Makes the hosts and returns what their ranks have measured."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    sys.path.insert(0, str(ROOT / "tests"))
     from hosts import mpi as mpis
     from hosts.rack import Hosts
 
@@ -109,17 +109,14 @@ def run_hosts(hosts_count: int, ranks: int, rounds: int, mpi_name: str) -> list[
             raise SystemExit(f"{mpi_name}: {mpi}")
         figures = hosts.shared / "figures"
         # By way of mpi4py, so that an error of one rank ends all.
-        program = [sys.executable, "-m", "mpi4py", os.path.abspath(__file__), "--rank", figures]
-        command = mpi.command(dict.fromkeys(hosts.names, ranks), [*program, "--rounds", rounds])
+        program = [sys.executable, "-m", "mpi4py", "-m", "benchmarks.multihost"]
+        program += ["--rank", figures, "--rounds", rounds]
+        where = {"PYTHONPATH": str(ROOT)}
+        command = mpi.command(dict.fromkeys(hosts.names, ranks), program, where)
         result = hosts.run("host1", command, DEADLINE)
         if result.returncode != 0:
             raise SystemExit(f"{' '.join(command)}:\n{result.stdout}{result.stderr}")
         return json.loads(figures.read_text())
-
-
-def spread(values: list[float], scale: float) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle * scale:.1f} ({low * scale:.1f}-{high * scale:.1f})"
 
 
 def print_shape(hosts: int, ranks: int, rows: list[dict]) -> None:
@@ -131,13 +128,12 @@ def print_shape(hosts: int, ranks: int, rows: list[dict]) -> None:
     for row in rows:
         nbytes = row["bytes"]
         limit = 2 * (hosts - 1) / hosts * nbytes * 8 / BITS_PER_SECOND
-        mpi, ours = (row[name]["seconds"] for name in ("MPI", "ours"))
+        mpi, ours = (Summary.of(row[name]["seconds"]) for name in ("MPI", "ours"))
         sent = {name: statistics.median(row[name]["sent"]) / nbytes for name in ("MPI", "ours")}
-        medians = statistics.median(mpi), statistics.median(ours)
         print(
-            f"{nbytes >> 20:>4} {limit * 1e3:>7.1f} {spread(mpi, 1e3):>22} {spread(ours, 1e3):>22} "
-            f"{limit / medians[0]:>10.0%} {limit / medians[1]:>11.0%} "
-            f"{medians[0] / medians[1]:>9.2f} {sent['MPI']:>10.2f} {sent['ours']:>6.2f}",
+            f"{nbytes >> 20:>4} {limit * 1e3:>7.1f} {mpi.text(1e3):>22} {ours.text(1e3):>22} "
+            f"{limit / mpi.median:>10.0%} {limit / ours.median:>11.0%} "
+            f"{mpi.median / ours.median:>9.2f} {sent['MPI']:>10.2f} {sent['ours']:>6.2f}",
             flush=True,
         )
 

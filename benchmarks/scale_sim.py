@@ -1,6 +1,6 @@
 """Time to agree on a training step's collectives, for up to 1,024 hosts, with and without a plan.
 
-    .venv/bin/python benchmarks/scale_sim.py [--plot scale.png]
+    .venv/bin/python -m benchmarks.scale_sim [--plot scale.png]
 
 The coordinator and its messages are the real ones (ops/hosts), and the time that they take is
 measured on this machine. The network is a model: every message takes `--latency` microseconds to
@@ -15,27 +15,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import native, plots
+
 HOSTS = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-
-
-def build(folder: Path) -> Path:
-    """Compiles the simulation with the sources that it shares with the library."""
-    sys.path.insert(0, str(ROOT / "ops"))
-    import build_native
-
-    lists = build_native.read_sources()
-    prefixes = {"CORE": "ops/core", "SHM": "ops/transport/shm", "HOSTS": "ops/hosts"}
-    sources = [ROOT / path / name for p, path in prefixes.items() for name in lists[f"{p}_SRCS"]]
-    program = folder / "scale_sim"
-    compiler = build_native.Compiler.find()
-    flags = ["-std=c++17", "-O2", f"-I{ROOT}", "-pthread", "-o", str(program)]
-    here = Path(__file__).with_suffix(".cc")
-    subprocess.run([*compiler.command, *flags, here, *sources, "-lrt"], check=True)
-    return program
 
 
 def simulate(program: Path, latency: float, per_message: float, count: int) -> list[list[float]]:
@@ -46,21 +30,13 @@ def simulate(program: Path, latency: float, per_message: float, count: int) -> l
 
 
 def plot(rows: list[list[float]], count: int, path: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError:
+    if not plots.available():
         sys.exit("--plot needs matplotlib: pip install matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    hosts = [row[0] for row in rows]
-    axes.loglog(hosts, [row[1] * 1e3 for row in rows], "o-", label=f"agreed: {count} collectives")
-    axes.loglog(hosts, [row[4] * 1e3 for row in rows], "s-", label="by plan: opening of one")
-    axes.set(xlabel="hosts", ylabel="ms", title="Time until all hosts may execute")
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
+    lines = {
+        f"agreed: {count} collectives": [(row[0], row[1] * 1e3) for row in rows],
+        "by plan: opening of one": [(row[0], row[4] * 1e3) for row in rows],
+    }
+    plots.lines(lines, path, "Time until all hosts may execute", "hosts", "ms")
     print(f"plot: {path}")
 
 
@@ -73,9 +49,8 @@ def main() -> None:
     parser.add_argument("--collectives", type=int, default=20, help="of a step (20)")
     parser.add_argument("--plot", type=Path, help="write a plot to this file")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        program = build(Path(folder))
-        rows = simulate(program, options.latency, options.per_message, options.collectives)
+    program = native.build("scale_sim")
+    rows = simulate(program, options.latency, options.per_message, options.collectives)
     print(f"{options.collectives} collectives, {options.latency:g} us latency, ", end="")
     print(f"{options.per_message:g} us per message")
     print(f"{'hosts':>6} {'agreed, us':>12} {'quartiles':>20} {'by plan, us':>12}")
