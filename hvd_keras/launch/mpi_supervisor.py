@@ -23,6 +23,10 @@ from hvd_keras.launch.supervisor import Supervisor
 
 _LAUNCHER = -1  # in place of a rank
 _LABEL = re.compile(rb"(?:\d{4}-[\d-]+T[\d:.]+ )?\[(\d+)\]<(stdout|stderr)>: ")
+# Open MPI 5 ends a process whose peer has died, at times before it can say anything: its launcher
+# prints this then, and the exit code is this one.
+_SOCKET_CLOSED = b"An error occurred in Socket closed"
+_SOCKET_CLOSED_CODE = 14
 # After the last report: the launcher has to end its daemons, and what it started by ssh.
 _LAUNCHER_SECONDS = 5.0
 
@@ -55,6 +59,7 @@ class MpiSupervisor(Supervisor):
         self._error: RankReport | None = None
         self._last_writer = (_LAUNCHER, 0)
         self._forced = False
+        self._socket_closed = False
         self._start_deadline = time.monotonic() + job.mpi.start_seconds
 
     def _start_ranks(self) -> None:
@@ -81,6 +86,8 @@ class MpiSupervisor(Supervisor):
             if not line.strip(b"\0"):
                 continue
             match = _LABEL.match(line)
+            if match is None and _SOCKET_CLOSED in line:
+                self._socket_closed = True
             if match and match[2] == b"stdout":
                 self._last_writer = (_LAUNCHER, 0)
                 self._output.put_line(line, to_stdout=True)
@@ -260,6 +267,7 @@ class MpiSupervisor(Supervisor):
             stderr=[line.decode(errors="replace").rstrip("\r\n") for line in rank.tail],
             visible=visible,
             host=rank.host,
+            lost_peer=self._socket_closed and rank.returncode == _SOCKET_CLOSED_CODE,
         )
 
     def _make_result(

@@ -35,6 +35,8 @@ class EndedRank(NamedTuple):
         stderr: the last lines of its stderr.
         visible: for a number of lines, whether the user has just seen that many of them.
         host: name of its host; empty for this one.
+        lost_peer: whether it is known to have failed over the loss of another rank. Most say so
+            themselves, in their last lines.
     """
 
     rank: int
@@ -46,6 +48,7 @@ class EndedRank(NamedTuple):
     stderr: list[str]
     visible: Callable[[int], bool] = lambda lines: False
     host: str = ""
+    lost_peer: bool = False
 
 
 def first_failure(ranks: Sequence[EndedRank]) -> EndedRank | None:
@@ -60,7 +63,7 @@ def first_failure(ranks: Sequence[EndedRank]) -> EndedRank | None:
 
 
 def _is_victim(entry: EndedRank) -> bool:
-    return any(_LOST_PEER.search(line) for line in telling_lines(entry.stderr))
+    return entry.lost_peer or any(_LOST_PEER.search(line) for line in telling_lines(entry.stderr))
 
 
 def _failed_at(entry: EndedRank) -> float:

@@ -247,6 +247,10 @@ def test_who_failed_first():
     assert first_failure([ended(0, at=25.0), ended(1, at=26.0, onset=1.0)]).rank == 0
     # A rank that was told to end is not to blame.
     assert first_failure([ended(0, -15, at=1.0, told=True), ended(1, at=6.0)]).rank == 1
+    # One that MPI ended since its peer was gone, before it could say so.
+    ended_by_mpi = ended(0, 14, at=1.0)._replace(lost_peer=True)
+    assert first_failure([ended_by_mpi, ended(1, -9, at=2.0)]).rank == 1
+    assert first_failure([ended_by_mpi]).rank == 0
 
 
 @pytest.mark.parametrize(
