@@ -13,9 +13,11 @@ CORE_HDRS = [
     "dtype.h",
     "engine.h",
     "execute.h",
+    "exposure.h",
     "hash.h",
     "host_map.h",
     "messenger.h",
+    "phases.h",
     "ranks.h",
     "recorder.h",
     "reduce.h",
@@ -24,6 +26,9 @@ CORE_HDRS = [
     "scheduler.h",
     "status.h",
     "stream.h",
+    "timeline.h",
+    "timeline_format.h",
+    "trace_file.h",
 ]
 
 # Included in the middle of other files.
@@ -35,6 +40,7 @@ CORE_SRCS = [
     "dtype.cc",
     "engine.cc",
     "execute.cc",
+    "exposure.cc",
     "recorder.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
@@ -42,11 +48,17 @@ CORE_SRCS = [
     "reduce_kernels_baseline.cc",
     "request.cc",
     "status.cc",
+    "timeline.cc",
+    "timeline_format.cc",
+    "trace_file.cc",
 ]
 
 CORE_TESTS = [
+    "exposure_test.cc",
     "recorder_test.cc",
     "reduce_test.cc",
+    "timeline_test.cc",
+    "trace_file_test.cc",
 ]
 
 # ops/transport/shm: ranks on one host, through shared memory.
@@ -117,6 +129,7 @@ HOSTS_HDRS = [
 
 HOSTS_SRCS = [
     "agent.cc",
+    "agent_clock.cc",
     "allreduce.cc",
     "coordinator.cc",
     "exchange.cc",
