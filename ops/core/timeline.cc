@@ -17,6 +17,7 @@ namespace {
 
 // Power of two. What one round can take; at 4 MiB it is more than a busy job makes in a round.
 constexpr uint64_t kCells = 16384;
+constexpr int64_t kMaxBatchBytes = 1 << 20;
 constexpr auto kRound = std::chrono::milliseconds(200);
 
 // Larger than the caches that a core has for itself, and quickly copied.
@@ -180,11 +181,19 @@ bool Timeline::WriteRound() {
   std::string text;
   TimelineRecord record;
   int64_t records = 0;
-  while (records < static_cast<int64_t>(kCells) && Take(&record)) {
+  bool worked = false;
+  // A part of the file has room for each of these.
+  const auto most = static_cast<size_t>(std::min(kMaxBatchBytes, options_.max_bytes / 16));
+  for (uint64_t i = 0; i < kCells && Take(&record); ++i) {
+    worked = true;
     format_->Append(record, &text);
     ++records;
+    if (text.size() < most) continue;
+    Write(text, records);
+    text.clear();
+    records = 0;
   }
-  if (records == 0) return false;
+  if (!worked) return false;
   const int64_t dropped = dropped_.load();
   if (dropped > said_dropped_) {
     format_->AppendNote("DROPPED " + std::to_string(dropped - said_dropped_) + " records",
@@ -203,7 +212,7 @@ bool Timeline::WriteRound() {
                               &text);
     }
   }
-  Write(text, records);
+  if (!text.empty()) Write(text, records);
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "ops/core/timeline.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -182,6 +183,31 @@ TEST_F(TimelineTest, SleepsWhereNothingHappens) {
   EXPECT_EQ(timeline.rounds(), before);
   timeline.Add(Collective("later", 1));
   while (Count(Read(), "\"later\"") == 0) usleep(10'000);
+}
+
+// However much comes at once.
+TEST_F(TimelineTest, KeepsToItsSize) {
+  constexpr int64_t kMax = 1 << 20;
+  TimelineOptions options = Options();
+  options.max_bytes = kMax;
+  Timeline timeline;
+  ASSERT_TRUE(timeline.Start(std::move(options)).ok());
+  for (int i = 0; i < 10'000; ++i) timeline.Add(Collective("c" + std::to_string(i), 10'000 * i));
+  timeline.Stop();
+  EXPECT_EQ(timeline.dropped(), 0);
+  int64_t bytes = static_cast<int64_t>(Read().size());
+  EXPECT_NE(Read().find("\"c9999\""), std::string::npos);
+  int parts = 0;
+  for (int part = 1; part < 100; ++part) {
+    const std::string path = folder_ + "/x.part-" + std::to_string(part) + ".json";
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0) continue;
+    bytes += status.st_size;
+    ++parts;
+    unlink(path.c_str());
+  }
+  EXPECT_EQ(parts, 2);
+  EXPECT_LE(bytes, kMax);
 }
 
 TEST_F(TimelineTest, SaysTheOffsetOfItsClock) {
