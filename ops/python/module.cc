@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/clock.h"
 #include "ops/world/world.h"
 
 namespace py = pybind11;
@@ -316,6 +317,24 @@ void MarkTimeline(bool is_epoch, int64_t number, int64_t begin_ns, int64_t end_n
   world->timeline().Add(record);
 }
 
+// Nanoseconds that one record of a call takes the calling thread, for benchmarks.
+double TimeTimelineRecords(int64_t records) {
+  std::shared_ptr<World> world = CurrentWorld();
+  py::gil_scoped_release release;
+  const std::string name = "multi_step_on_iterator/one_step_on_data/gradients.12";
+  const int64_t begin_ns = ClockNs(CLOCK_MONOTONIC);
+  for (int64_t i = 0; i < records; ++i) {
+    TimelineRecord record;
+    record.kind = TimelineRecord::Kind::kSubmit;
+    record.begin_ns = begin_ns;
+    record.number = i;
+    record.SetName(name);
+    record.end_ns = ClockNs(CLOCK_MONOTONIC);
+    world->timeline().Add(record);
+  }
+  return static_cast<double>(ClockNs(CLOCK_MONOTONIC) - begin_ns) / static_cast<double>(records);
+}
+
 void AddBuckets(const std::string& base) {
   CallUnlocked([&](Engine* engine) {
     engine->AddBuckets(base);
@@ -402,6 +421,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("timeline_is_on", &TimelineIsOn);
   module.def("mark_timeline", &MarkTimeline, py::arg("is_epoch"), py::arg("number"),
              py::arg("begin_ns"), py::arg("end_ns"));
+  module.def("time_timeline_records", &TimeTimelineRecords, py::arg("records"));
   module.def("add_buckets", &AddBuckets, py::arg("base"));
 
   // For hvd_keras.diagnostics.
