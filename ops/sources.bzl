@@ -101,6 +101,7 @@ SHM_TESTS = [
     "shm_groups_test.cc",
     "shm_soak_test.cc",
     "shm_stall_test.cc",
+    "shm_timeline_test.cc",
 ]
 
 # ops/transport/mpi: messages between hosts.
