@@ -26,7 +26,8 @@ def stats() -> dict[str, int]:
         between two buckets of one backward pass is not counted, since the pass goes on meanwhile;
         in a step it is mostly that from the call of the last bucket to its end. ``waited_ns``: from
         each call until all ranks had called. ``late_ns``: from the first rank of this host to call
-        a collective, to this one. ``last``: collectives that this rank was the last to call.
+        a collective, to this one. ``last``: collectives that this rank was the last to call;
+        where hosts follow a plan, the last of its host.
         ``timeline_dropped``: records that the timeline lacks.
 
     Raises:

@@ -276,8 +276,25 @@ def _lateness_by_one(share: RankShare, calls: list[Collective]) -> None:
         share.last_in = sum(call.last_rank == share.rank for call in others) / len(others)
 
 
+def _last_ranks(calls: dict[int, list[Collective]]) -> dict[tuple, int]:
+    """Who called a collective last, where all that took part have written a timeline.
+
+    By their clocks, since a host that follows a plan knows only who was last of its own ranks.
+    """
+    latest: dict[tuple, Collective] = {}
+    count: Counter[tuple] = Counter()
+    for some in calls.values():
+        for call in some:
+            count[call.key] += 1
+            before = latest.setdefault(call.key, call)
+            if call.begin > before.begin:
+                latest[call.key] = call
+    return {key: call.rank for key, call in latest.items() if count[key] == call.ranks > 1}
+
+
 def _costs(calls: dict[int, list[Collective]]) -> list[Cost]:
     groups: dict[tuple[str, str], list[Collective]] = defaultdict(list)
+    last_of = _last_ranks(calls)
     for some in calls.values():
         for call in some:
             if not call.failed:
@@ -285,7 +302,7 @@ def _costs(calls: dict[int, list[Collective]]) -> list[Cost]:
     costs = []
     for (name, kind), some in groups.items():
         ranks = len({call.rank for call in some})
-        lasts = Counter(call.last_rank for call in some)
+        lasts = Counter(last_of.get(call.key, call.last_rank) for call in some)
         last_rank, times = lasts.most_common(1)[0]
         costs.append(
             Cost(

@@ -22,7 +22,7 @@ def install(keras: Any) -> None:
     cls = keras.callbacks.CallbackList
     cls.on_epoch_begin = _opening(cls.on_epoch_begin, "_hvd_epoch_began")
     cls.on_epoch_end = _closing(cls.on_epoch_end, "_hvd_epoch_began", True)
-    # The innermost of those that change these: a step ends before the callbacks at its end.
+    # Called before the others that change these: a step ends before the callbacks at its end.
     cls.on_train_batch_begin = _opening(cls.on_train_batch_begin, "_hvd_step_began")
     cls.on_train_batch_end = _closing(cls.on_train_batch_end, "_hvd_step_began", False)
 

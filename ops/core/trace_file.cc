@@ -65,11 +65,12 @@ Status TraceFile::Create(const std::string& path, Copy* copy) {
 Status TraceFile::Begin() {
   Copy copy;
   first_ = header_(++part_);
-  Status status = Create(hidden_path_, &copy);
-  if (status.ok() && rename(hidden_path_.c_str(), path_.c_str()) != 0) {
+  const std::string fresh = hidden_path_ + ".new";
+  Status status = Create(fresh, &copy);
+  if (status.ok() && rename(fresh.c_str(), path_.c_str()) != 0) {
     status = Failed("create", path_);
     close(copy.fd);
-    unlink(hidden_path_.c_str());
+    unlink(fresh.c_str());
   }
   if (!status.ok()) {
     --part_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -202,9 +203,7 @@ TEST(TraceFile, AKilledWriterLeavesAnArray) {
 }
 
 // A file that may not grow, as on a full disk.
-TEST(TraceFile, GoesOnWhenThereIsRoomAgain) {
-  Folder folder;
-  const std::string path = folder / "x.json";
+void FillTheDisk(const std::string& path) {
   signal(SIGXFSZ, SIG_IGN);
   TraceFile file;
   ASSERT_TRUE(file.Open(path, 1 << 20, PartHeader).ok());
@@ -226,6 +225,34 @@ TEST(TraceFile, GoesOnWhenThereIsRoomAgain) {
   EXPECT_GT(written, 1);
   ASSERT_TRUE(file.Append(Numbers(100, 30)).ok());
   EXPECT_EQ(CountNumbers(Read(path)), written + 30);
+}
+
+TEST(TraceFile, GoesOnWhenThereIsRoomAgain) {
+  Folder folder;
+  FillTheDisk(folder / "x.json");
+}
+
+// Where there can be no second copy the first one is written to.
+TEST(TraceFile, DoesWithOneCopy) {
+  Folder folder;
+  const std::string in_the_way = folder / ".x.json.next";
+  ASSERT_EQ(mkdir(in_the_way.c_str(), 0755), 0);
+  FillTheDisk(folder / "x.json");
+  TraceFile file;
+  ASSERT_TRUE(file.Open(folder / "x.json", 4096, PartHeader).ok());
+  struct stat first = {}, later = {};
+  ASSERT_EQ(stat((folder / "x.json").c_str(), &first), 0);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(file.Append(Numbers(100, 10)).ok());
+    EXPECT_EQ(CountNumbers(Read(folder / "x.json")), 1 + 10 * (i + 1));
+  }
+  ASSERT_EQ(stat((folder / "x.json").c_str(), &later), 0);
+  EXPECT_EQ(first.st_ino, later.st_ino);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(file.Append(Numbers(100, 10)).ok());
+  EXPECT_GT(CountNumbers(Read(folder / "x.json")), 0);
+  file.Close();
+  EXPECT_EQ(folder.Names().size(), 4u);  // two parts, the last one, and what is in the way
+  rmdir(in_the_way.c_str());
 }
 
 TEST(TraceFile, BeginsAnewWhereItWasRemoved) {
