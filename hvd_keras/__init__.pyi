@@ -70,6 +70,12 @@ from .diagnostics.flight_recorder import (
     dump_flight_recorder as dump_flight_recorder,
 )
 from .diagnostics.stats import stats as stats
+from .diagnostics.timeline import (
+    start_timeline as start_timeline,
+)
+from .diagnostics.timeline import (
+    stop_timeline as stop_timeline,
+)
 from .distribute import Strategy as Strategy
 from .errors import (
     LibraryError as LibraryError,

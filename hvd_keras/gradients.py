@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hvd_keras import world
+from hvd_keras import _library, world
 from hvd_keras.buckets import Piece, make_buckets
 from hvd_keras.compression import Compression
 from hvd_keras.naming import collective_name
@@ -150,6 +150,7 @@ def reduce_gradients(
         return results  # an average or a sum of one
 
     base = collective_name("gradients", reduction.name)
+    _library.core.add_buckets(base)
     local_ids = {id(variable) for variable in local_variables}
     local = [i for i, variable in enumerate(variables) if id(variable) in local_ids]
     sparse = [i for i, grad in enumerate(results) if _is_sparse(grad) and i not in local]

@@ -51,6 +51,9 @@ class Settings:
         stall_shutdown_seconds: after that long they end the job; 0 for never.
         flight_recorder_dir: where the flight recorder is written; empty for a folder of the job's
             own among the temporary files.
+        timeline: the file that the timeline is written to from ``init`` on; empty for none.
+        timeline_mark_cycles: whether it marks when the engine begins to work.
+        timeline_max_bytes: how many bytes a rank's timeline takes at most.
         chunk_bytes: bytes of one chunk of the shared segment.
         driver_log: address for messages to the program that started the ranks; empty for none.
         compat: whether ``import horovod`` is to give hvd_keras.
@@ -72,6 +75,9 @@ class Settings:
     stall_warning_seconds: float = 60.0
     stall_shutdown_seconds: float = 0.0
     flight_recorder_dir: str = ""
+    timeline: str = ""
+    timeline_mark_cycles: bool = False
+    timeline_max_bytes: int = 256 << 20
     chunk_bytes: int = 256 << 10
     driver_log: str = ""
     compat: bool = False
@@ -93,6 +99,7 @@ class Settings:
         values["deadlock_seconds"] = source.number("DEADLOCK_SECONDS", cls.deadlock_seconds)
         values.update(_stall_times(source))
         values["flight_recorder_dir"] = source.text("FLIGHT_RECORDER_DIR", "")
+        values.update(_timeline(source))
         values["chunk_bytes"] = source.integer("CHUNK_BYTES", cls.chunk_bytes, minimum=64)
         values["driver_log"] = source.text("DRIVER_LOG", "")
         values["compat"] = source.flag("COMPAT")
@@ -127,6 +134,16 @@ def _topology(source: _Source) -> dict:
         "cross_rank": cross_rank,
         "cross_size": cross_size,
         "segment": segment,
+    }
+
+
+def _timeline(source: _Source) -> dict:
+    path = source.text("TIMELINE", "")
+    return {
+        # Horovod's word for one that the script will start.
+        "timeline": "" if path.upper() == "DYNAMIC" else path,
+        "timeline_mark_cycles": source.flag("TIMELINE_MARK_CYCLES"),
+        "timeline_max_bytes": source.integer("TIMELINE_MAX_MB", 256, minimum=1) << 20,
     }
 
 

@@ -85,6 +85,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     from hvd_keras.diagnostics import watcher  # which needs this module
 
     watcher.start(settings.flight_recorder_dir)
+    if settings.timeline:
+        from hvd_keras.diagnostics import timeline  # which needs this module
+
+        timeline.start(settings.timeline, settings.timeline_mark_cycles)
     if process_sets is not None and not isinstance(process_sets, str):
         from hvd_keras.process_sets import add_process_set  # which needs this module
 

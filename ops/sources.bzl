@@ -13,9 +13,11 @@ CORE_HDRS = [
     "dtype.h",
     "engine.h",
     "execute.h",
+    "exposure.h",
     "hash.h",
     "host_map.h",
     "messenger.h",
+    "phases.h",
     "ranks.h",
     "recorder.h",
     "reduce.h",
@@ -25,6 +27,9 @@ CORE_HDRS = [
     "status.h",
     "stores.h",
     "stream.h",
+    "timeline.h",
+    "timeline_format.h",
+    "trace_file.h",
 ]
 
 # Included in the middle of other files.
@@ -36,6 +41,7 @@ CORE_SRCS = [
     "dtype.cc",
     "engine.cc",
     "execute.cc",
+    "exposure.cc",
     "recorder.cc",
     "reduce.cc",
     "reduce_kernels_avx2.cc",
@@ -44,11 +50,17 @@ CORE_SRCS = [
     "request.cc",
     "status.cc",
     "stores.cc",
+    "timeline.cc",
+    "timeline_format.cc",
+    "trace_file.cc",
 ]
 
 CORE_TESTS = [
+    "exposure_test.cc",
     "recorder_test.cc",
     "reduce_test.cc",
+    "timeline_test.cc",
+    "trace_file_test.cc",
 ]
 
 # ops/transport/shm: ranks on one host, through shared memory.
@@ -94,6 +106,7 @@ SHM_TESTS = [
     "shm_groups_test.cc",
     "shm_soak_test.cc",
     "shm_stall_test.cc",
+    "shm_timeline_test.cc",
 ]
 
 # ops/transport/mpi: messages between hosts.
@@ -122,6 +135,7 @@ HOSTS_HDRS = [
 
 HOSTS_SRCS = [
     "agent.cc",
+    "agent_clock.cc",
     "allreduce.cc",
     "coordinator.cc",
     "exchange.cc",

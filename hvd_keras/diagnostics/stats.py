@@ -1,4 +1,4 @@
-"""Counters of what this rank has exchanged."""
+"""Counters of what this rank has exchanged, and of the time it took."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def stats() -> dict[str, int]:
         ``control_messages``: sent to agree on what is executed, by the first rank of each host, and
         0 on the others; a step that repeats itself sends none. ``sleeps`` and ``wakes``: system
         calls to wait for another rank of this host, and to wake one.
+
+        Times, in nanoseconds. ``exposed_ns``: the program has waited for collectives and done
+        nothing else, as far as its calls tell: from its last call until none was pending. The time
+        between two buckets of one backward pass is not counted, since the pass goes on meanwhile;
+        in a step it is mostly that from the call of the last bucket to its end. ``waited_ns``: from
+        each call until all ranks had called. ``late_ns``: from the first rank of this host to call
+        a collective, to this one. ``last``: collectives that this rank was the last to call;
+        where hosts follow a plan, the last of its host.
+        ``timeline_dropped``: records that the timeline lacks.
 
     Raises:
         NotInitializedError: ``hvd.init()`` has not been called.

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from hvd_keras.keras import _versions, epochs, loss_scale, progress_bar, unreduced
+from hvd_keras.keras import _versions, epochs, loss_scale, progress_bar, timeline_marks, unreduced
 
 __all__ = ["install"]
 
@@ -18,6 +18,7 @@ def install(module: Any) -> None:
     epochs.install(module)
     progress_bar.install(module)
     unreduced.install(module)
+    timeline_marks.install(module)
 
 
 def install_all() -> None:

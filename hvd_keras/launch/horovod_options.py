@@ -74,10 +74,6 @@ IGNORED = (
         0,
         _NO_LOG,
     ),
-    HorovodOption(("--timeline-filename",), 1, "there is no timeline yet"),
-    HorovodOption(
-        ("--timeline-mark-cycles", "--no-timeline-mark-cycles"), 0, "there is no timeline yet"
-    ),
 )
 
 _FIXED = "the number of ranks is fixed; leave it out, and start the job again after a failure"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,40 +13,7 @@ from hvd_keras.launch.job import (
     DEFAULT_REPORT_SECONDS,
     DEFAULT_SIGNAL_GRACE_SECONDS,
 )
-
-
-def positive_int(text: str) -> int:
-    """A number of ranks."""
-    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expects a whole number of 1 or more, not {text!r}")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """A number of a port."""
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"expects a port, 1 to 65535, not {text!r}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """A time of 0 or more."""
-    return _number(text, "seconds, 0 or more")
-
-
-def megabytes(text: str) -> float:
-    """A size of 0 or more."""
-    return _number(text, "MiB, 0 or more")
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expects a number of {what}, not {text!r}")
-    return value
+from hvd_keras.launch.values import megabytes, port, positive_int, seconds
 
 
 class Option(NamedTuple):
@@ -203,6 +169,30 @@ OPTIONS = (
         "output",
         ("-prefix-timestamp", "--prefix-output-with-timestamp"),
         "start each line of output with the time",
+    ),
+    Option(
+        "timeline",
+        ("--timeline-filename",),
+        "write what each rank's collectives spend their time on: rank 0 to FILE.json, rank R to "
+        "FILE.rank-R.json beside it, or all into a folder FILE/ (HVD_TIMELINE)",
+        str,
+        "FILE",
+        variable="HVD_TIMELINE",
+    ),
+    Option(
+        "timeline",
+        ("--timeline-mark-cycles",),
+        "mark in it when a rank begins to work after it had nothing to do "
+        "(HVD_TIMELINE_MARK_CYCLES)",
+        variable="HVD_TIMELINE_MARK_CYCLES",
+        to_variable=lambda value: "1" if value else "",
+    ),
+    Option(
+        "timeline",
+        ("--no-timeline-mark-cycles",),
+        "do not, whatever HVD_TIMELINE_MARK_CYCLES says",
+        variable="HVD_TIMELINE_MARK_CYCLES",
+        to_variable=lambda value: "0" if value else "",
     ),
     Option(
         "failures and stalls",

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/core/phases.h"
 #include "ops/core/reduce.h"
 #include "ops/core/status.h"
 
@@ -88,11 +89,23 @@ class Communicator {
   // `input` is read at the root only.
   virtual Status Broadcast(Ticket ticket, int root, const std::vector<Buffer>& buffers) = 0;
 
+  // What it moves data with, in capitals.
+  virtual const char* transport() const = 0;
+
+  // Where the calls from now on add up what they spend their time on; null for nowhere.
+  virtual void set_phases(PhaseTimes* phases) { phases_ = phases; }
+
   // The next call is by plan: it may end with kPlanLeft.
   virtual void FollowPlan() {}
 
   // In place of a planned collective which this host does not take part in: tells the others.
   virtual Status LeavePlan(Ticket ticket, Opening opening);
+
+ protected:
+  PhaseTimes* phases() const { return phases_; }
+
+ private:
+  PhaseTimes* phases_ = nullptr;
 };
 
 // How an allreduce of so many bytes opens.

@@ -77,7 +77,11 @@ struct Request {
   // request is announced all the same, so that the other ranks get an error instead of a wait.
   Status fault;
 
-  uint64_t record = 0;  // its number in the flight recorder; the engine's
+  // The engine's.
+  uint64_t record = 0;      // its number in the flight recorder
+  uint64_t occurrence = 0;  // of its name
+  int64_t called_ns = 0;    // CLOCK_MONOTONIC
+  int32_t thread = 0;       // that called it
 };
 
 // Checks what one rank can check alone; `ranks` are the global ranks of the process set.

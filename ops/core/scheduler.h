@@ -49,7 +49,11 @@ struct Assignment {
   std::unique_ptr<Request> request;
   std::vector<int> ranks;  // who takes part: the process set without those that have joined
   int last_rank = 0;       // who announced it last
-  bool by_plan = false;    // it may end with kPlanLeft
+  // CLOCK_MONOTONIC: when the first rank of this host announced it, and when all ranks had; 0 where
+  // it never came to that.
+  int64_t first_ns = 0;
+  int64_t agreed_ns = 0;
+  bool by_plan = false;                  // it may end with kPlanLeft
   Opening opening = Opening::kDoubling;  // kLeavePlan: of the collective that others may be in
   int64_t handle = 0;                    // for Complete(), GiveBack()
 };

@@ -101,6 +101,7 @@ Status Agent::Step(bool* progressed) {
   HVD_RETURN_IF_ERROR(ReceiveAll(progressed));
   if (now - last_beat_ns_ >= kBeatNs) HVD_RETURN_IF_ERROR(Beat(now));
   SayGoodbye();
+  AskClock(now);
   HVD_RETURN_IF_ERROR(SendAll(progressed));
   awaits_answer_ = AwaitsAnswer();
   return segment_->AbortStatus();
@@ -185,6 +186,9 @@ void Agent::Handle(int from_host, const Message& message) {
     segment_->Abort(message.text);
     return;
   }
+  if (message.kind == Kind::kClock) {
+    return coordinator_ ? AnswerClock(from_host, message) : TakeClock(message);
+  }
   if (!coordinator_) return FromCoordinator(message);
   const int64_t now = Now();
   const std::vector<int>& set = message.ready.set;
@@ -247,9 +251,10 @@ Status Agent::SendAll(bool* progressed) {
     if (line->send.is_pending || line->queue.empty()) continue;
     const size_t most = coordinator_ ? kFromCoordinatorBytes : kToCoordinatorBytes;
     line->sending.clear();
-    bool only_beats = true;
+    bool only_beats = true;  // or clocks: nothing about collectives
     while (!line->queue.empty() && Append(line->queue.front(), most, &line->sending)) {
-      only_beats &= line->queue.front().kind == Kind::kBeat;
+      const Kind kind = line->queue.front().kind;
+      only_beats &= kind == Kind::kBeat || kind == Kind::kClock;
       line->queue.pop_front();
     }
     if (line->sending.empty()) return Internal("a control message is longer than a batch");
@@ -359,7 +364,7 @@ bool Agent::AwaitsAnswer() {
     return line->send.is_pending || !line->queue.empty();
   });
   const bool departs = said_depart_ && segment_->board().crossing.plans_over.load() == 0;
-  if (sends || departs || (said_bye_ && !coordinator_)) return true;
+  if (sends || departs || awaits_clock_ || (said_bye_ && !coordinator_)) return true;
   if (coordinator_) return coordinator_->AwaitsOthers(host_);
   shm::BoardLock lock(segment_.get());
   const shm::Crossing& crossing = segment_->board().crossing;

@@ -24,7 +24,8 @@
 namespace hvd::hosts {
 
 struct AgentOptions {
-  double lost_seconds = 6;  // without a word from a host: it, or its link, is down
+  int64_t clock_skew_ns = 0;  // of this host's clock; for tests
+  double lost_seconds = 6;    // without a word from a host: it, or its link, is down
   double stall_warning_seconds = 0;
   double stall_shutdown_seconds = 0;
   int quiet_checks = 0;  // see StuckDetector; 0 for no such check
@@ -72,6 +73,10 @@ class Agent {
   Status CheckLines(int64_t now_ns);
   Status Beat(int64_t now_ns);
   Status CheckStalls(int64_t now_ns);
+  // Compares this host's clock with that of host 0, now and then.
+  void AskClock(int64_t now_ns);
+  void AnswerClock(int from_host, Message message);
+  void TakeClock(const Message& message);
   void StartReceive(Line* line);
   // To the coordinator: over the line, or directly.
   void Tell(Message message);
@@ -108,6 +113,12 @@ class Agent {
   int64_t foreign_until_ns_ =
       0;  // collectives without host 0 were seen: look more often until then
   bool awaits_answer_ = false;
+  // Of the comparison of clocks under way.
+  bool awaits_clock_ = false;
+  int clock_rounds_ = 0;
+  int64_t clock_due_ns_ = 0;
+  int64_t best_round_trip_ns_ = 0;
+  int64_t best_offset_ns_ = 0;
   AgentStats stats_;
   std::thread thread_;
 };

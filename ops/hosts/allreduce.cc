@@ -216,9 +216,11 @@ Status HostsCommunicator::FinishScatter(const Reduction& reduction, Round* round
   for (int h = 0; h < num_hosts(); ++h) {
     partials[h] = h == host_ ? round->partial.at(begin * wide) : round->received[h]->data.data();
   }
+  PhaseLaps laps(phases());
   if (mine.count > 0) {
     FinishPartials(reduction, partials.data(), num_hosts(), finished, mine.count);
   }
+  laps.End(&PhaseTimes::reduce);
   exchange_->Recycle(&round->messages);
 
   for (int h = 0; h < num_hosts(); ++h) {

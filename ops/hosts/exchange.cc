@@ -95,9 +95,11 @@ Status Exchange::WaitFor(int peer, Transfer* piece) {
 }
 
 Status Exchange::Wait(Messages* messages) {
+  PhaseLaps laps(phases_);
   for (Message& message : messages->list_) {
     for (Transfer& piece : message.pieces) HVD_RETURN_IF_ERROR(WaitFor(message.peer, &piece));
   }
+  laps.End(&PhaseTimes::network);
   return Status::Ok();
 }
 

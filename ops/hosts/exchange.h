@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/core/messenger.h"
+#include "ops/core/phases.h"
 #include "ops/core/status.h"
 
 namespace hvd::hosts {
@@ -71,6 +72,9 @@ class Exchange {
   // Waits until all are complete.
   Status Wait(Messages* messages);
 
+  // Where the time spent in Wait() is added up; null for nowhere.
+  void set_phases(PhaseTimes* phases) { phases_ = phases; }
+
   // Gives their memory to later messages.
   void Recycle(Messages* messages);
 
@@ -84,6 +88,7 @@ class Exchange {
   const std::shared_ptr<Messenger> messenger_;
   const CheckPeer check_peer_;
   const int64_t spin_ns_;
+  PhaseTimes* phases_ = nullptr;
   std::list<Message> spare_;
   ExchangeStats stats_;
 };

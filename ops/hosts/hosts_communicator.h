@@ -30,6 +30,12 @@ class HostsCommunicator : public Communicator {
 
   int index() const override { return index_; }
   int size() const override { return size_; }
+  const char* transport() const override { return "MPI"; }
+  void set_phases(PhaseTimes* phases) override {
+    Communicator::set_phases(phases);
+    local_->set_phases(phases);
+    exchange_->set_phases(phases);
+  }
 
   Status Allreduce(Ticket ticket, const Reduction& reduction,
                    const std::vector<Buffer>& buffers) override;

@@ -1,7 +1,10 @@
 // Collectives among ranks of several hosts, with threads as ranks.
 #include <gtest/gtest.h>
 
+#include <time.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -175,6 +178,31 @@ TEST_P(HostsTest, DisagreementIsAnErrorOnAllRanks) {
     std::vector<float> again(3, 1.0f);
     EXPECT_TRUE(me.rank->Allreduce("even", DataType::kFloat32, Of(ReduceOp::kSum), &again).ok());
   });
+}
+
+// Each host's clock is a second ahead of the one before.
+TEST(HostsClock, EachHostLearnsHowFarItsClockIsFromTheFirstOnes) {
+  constexpr int64_t kSkewNs = 1'000'000'000;
+  ThreadHostsOptions options;
+  options.ranks_per_host = {1, 1, 1};
+  options.agent.clock_skew_ns = kSkewNs;
+  EXPECT_EQ(RunHosts(options,
+                     [&](const HostRank& me) {
+                       const shm::Crossing& crossing = me.segment->board().crossing;
+                       while (me.host > 0 && crossing.clock_measurements.load() == 0) {
+                         const timespec pause{0, 1'000'000};
+                         nanosleep(&pause, nullptr);
+                       }
+                       // Before a host has left, all must have been answered.
+                       int32_t unused = 0;
+                       std::vector<int32_t> all;
+                       ASSERT_TRUE(me.rank->Allgather("end", {unused}, &all).ok());
+                       const int64_t found = crossing.clock_offset_ns.load();
+                       const int64_t error = crossing.clock_error_ns.load();
+                       EXPECT_LE(std::abs(found + me.host * kSkewNs), error);
+                       EXPECT_LT(error, kSkewNs / 2);
+                     }),
+            0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, HostsTest,

@@ -122,6 +122,9 @@ void Visit(Fields& fields, AnyMessage& m) {
     case Kind::kAbort:
       fields(m.text);
       return;
+    case Kind::kClock:
+      for (auto& time : m.clock_ns) fields(time);
+      return;
     case Kind::kDepart:
     case Kind::kBye:
       return;

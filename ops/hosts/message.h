@@ -26,6 +26,7 @@ struct Message {
     kAbort,   // text
     kDepart,  // a rank is about to leave; back: no plan will begin any more
     kBye,     // nothing will come any more
+    kClock,   // clock_ns: when it was asked, and, in the answer, received and answered
   };
 
   Kind kind = Kind::kBeat;
@@ -39,6 +40,7 @@ struct Message {
   std::string text;
   int32_t host = 0;
   bool is_quiet = false;
+  int64_t clock_ns[3] = {};
 };
 
 // Appends a message to a batch; false, and nothing appended, if that would make it longer than

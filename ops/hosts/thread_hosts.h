@@ -185,7 +185,9 @@ inline void RunOneRank(const ThreadHostsOptions& options, const HostMap& map, in
   };
   std::unique_ptr<Agent> agent;
   if (local == 0) {
-    agent = std::make_unique<Agent>(segment, waiter, messenger, map, r, options.agent);
+    AgentOptions agent_options = options.agent;
+    agent_options.clock_skew_ns *= host;
+    agent = std::make_unique<Agent>(segment, waiter, messenger, map, r, agent_options);
   }
   {
     shm::Rank rank(std::make_unique<Engine>(

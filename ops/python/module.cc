@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/clock.h"
 #include "ops/world/world.h"
 
 namespace py = pybind11;
@@ -284,6 +285,63 @@ std::map<int, int> LocalPids() {
   return pids;
 }
 
+void StartTimeline(const std::string& path, bool mark_cycles, int64_t max_bytes) {
+  std::shared_ptr<World> world = CurrentWorld();
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = world->StartTimeline(path, mark_cycles, max_bytes);
+  }
+  RaiseIfError(status);
+}
+
+void StopTimeline() {
+  std::shared_ptr<World> world = CurrentWorld();
+  py::gil_scoped_release release;
+  world->StopTimeline();
+}
+
+bool TimelineIsOn() {
+  std::shared_ptr<World> world;
+  return World::Current(&world).ok() && world->timeline().is_on();
+}
+
+// A step or an epoch of the training, which has just ended.
+void MarkTimeline(bool is_epoch, int64_t number, int64_t begin_ns, int64_t end_ns) {
+  std::shared_ptr<World> world = CurrentWorld();
+  TimelineRecord record;
+  record.kind = is_epoch ? TimelineRecord::Kind::kEpoch : TimelineRecord::Kind::kStep;
+  record.number = number;
+  record.begin_ns = begin_ns;
+  record.end_ns = end_ns;
+  world->timeline().Add(record);
+}
+
+// Nanoseconds that one record of a call takes the calling thread, for benchmarks.
+double TimeTimelineRecords(int64_t records) {
+  std::shared_ptr<World> world = CurrentWorld();
+  py::gil_scoped_release release;
+  const std::string name = "multi_step_on_iterator/one_step_on_data/gradients.12";
+  const int64_t begin_ns = ClockNs(CLOCK_MONOTONIC);
+  for (int64_t i = 0; i < records; ++i) {
+    TimelineRecord record;
+    record.kind = TimelineRecord::Kind::kSubmit;
+    record.begin_ns = begin_ns;
+    record.number = i;
+    record.SetName(name);
+    record.end_ns = ClockNs(CLOCK_MONOTONIC);
+    world->timeline().Add(record);
+  }
+  return static_cast<double>(ClockNs(CLOCK_MONOTONIC) - begin_ns) / static_cast<double>(records);
+}
+
+void AddBuckets(const std::string& base) {
+  CallUnlocked([&](Engine* engine) {
+    engine->AddBuckets(base);
+    return Status::Ok();
+  });
+}
+
 bool IsInitialized() {
   std::shared_ptr<World> world;
   return World::Current(&world).ok();
@@ -291,12 +349,22 @@ bool IsInitialized() {
 
 std::map<std::string, int64_t> Stats() {
   std::shared_ptr<World> world = CurrentWorld();
+  int64_t exposed_ns = 0;
+  {
+    py::gil_scoped_release release;
+    exposed_ns = world->engine().ExposedNs();
+  }
   const EngineStats& stats = world->engine().stats();
   std::map<std::string, int64_t> result = {
       {"collectives", stats.collectives.load()},
       {"failures", stats.failures.load()},
       {"bytes", stats.bytes.load()},
       {"planned", stats.planned.load()},
+      {"last", stats.last.load()},
+      {"late_ns", stats.late_ns.load()},
+      {"waited_ns", stats.waited_ns.load()},
+      {"exposed_ns", exposed_ns},
+      {"timeline_dropped", world->timeline().dropped()},
       {"sleeps", world->waiter().sleeps()},
       {"wakes", world->waiter().wakes()},
       {"messages", 0},
@@ -347,6 +415,14 @@ PYBIND11_MODULE(_core, module) {
   module.def("remove_process_set", &RemoveProcessSet, py::arg("id"));
   module.def("process_set_ranks", &ProcessSetRanks, py::arg("id"));
   module.def("stats", &Stats);
+  module.def("start_timeline", &StartTimeline, py::arg("path"), py::arg("mark_cycles"),
+             py::arg("max_bytes"));
+  module.def("stop_timeline", &StopTimeline);
+  module.def("timeline_is_on", &TimelineIsOn);
+  module.def("mark_timeline", &MarkTimeline, py::arg("is_epoch"), py::arg("number"),
+             py::arg("begin_ns"), py::arg("end_ns"));
+  module.def("time_timeline_records", &TimeTimelineRecords, py::arg("records"));
+  module.def("add_buckets", &AddBuckets, py::arg("base"));
 
   // For hvd_keras.diagnostics.
   module.attr("CALL_STACK") = static_cast<uint32_t>(shm::kCallStack);

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -179,8 +180,35 @@ Status World::Start(uint64_t generation) {
   engine_ = std::make_unique<Engine>(
       config_.rank, config_.size, MakeFactory(),
       std::make_unique<shm::ShmScheduler>(segment_, waiter_, map_, config_.rank, patience),
-      &segment_->report(config_.local_rank).flight_ring);
+      &segment_->report(config_.local_rank).flight_ring, &timeline_);
   return Status::Ok();
+}
+
+Status World::StartTimeline(const std::string& path, bool mark_cycles, int64_t max_bytes) {
+  TimelineOptions options;
+  options.path = path;
+  options.max_bytes = max_bytes;
+  options.mark_cycles = mark_cycles;
+  options.rank = config_.rank;
+  options.size = config_.size;
+  options.local_rank = config_.local_rank;
+  options.cross_rank = map_.host_of(config_.rank);
+  if (map_.hosts() > 1) {
+    options.clock_offset = [segment = segment_, is_first = options.cross_rank == 0] {
+      const shm::Crossing& crossing = segment->board().crossing;
+      if (is_first) return ClockOffset();
+      if (crossing.clock_measurements.load() == 0) return ClockOffset{0, -1};
+      return ClockOffset{crossing.clock_offset_ns.load(), crossing.clock_error_ns.load()};
+    };
+  }
+  utsname names;
+  if (uname(&names) == 0) options.host = names.nodename;
+  return timeline_.Start(std::move(options));
+}
+
+void World::StopTimeline() {
+  engine_->ExposedNs();  // records a wait that has just ended
+  timeline_.Stop();
 }
 
 World::~World() {
@@ -218,6 +246,7 @@ void World::Shutdown() {
     process.world.reset();
   }
   world->engine().Shutdown();
+  world->StopTimeline();
 }
 
 bool World::CallWatcherOnSignal(int signum) {

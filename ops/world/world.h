@@ -10,6 +10,7 @@
 #include "ops/core/engine.h"
 #include "ops/core/host_map.h"
 #include "ops/core/status.h"
+#include "ops/core/timeline.h"
 #include "ops/hosts/agent.h"
 #include "ops/hosts/exchange.h"
 #include "ops/transport/shm/segment.h"
@@ -61,6 +62,10 @@ class World {
   Engine& engine() { return *engine_; }
   const shm::Waiter& waiter() const { return *waiter_; }
   shm::Segment& segment() { return *segment_; }
+  // Of this rank.
+  Timeline& timeline() { return timeline_; }
+  Status StartTimeline(const std::string& path, bool mark_cycles, int64_t max_bytes);
+  void StopTimeline();
   // Null on one host; the agent also on all but the first rank of each host.
   const hosts::Exchange* exchange() const { return exchange_.get(); }
   const hosts::Agent* agent() const { return agent_.get(); }
@@ -78,6 +83,7 @@ class World {
   std::shared_ptr<shm::Waiter> waiter_;
   std::shared_ptr<hosts::Exchange> exchange_;
   std::unique_ptr<hosts::Agent> agent_;
+  Timeline timeline_;  // before the engine, which writes to it
   std::unique_ptr<Engine> engine_;
 };
 

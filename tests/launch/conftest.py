@@ -41,6 +41,7 @@ class Launcher:
         self.env = {name: value for name, value in os.environ.items() if name not in UNWANTED}
         self.env[MARK] = self.mark
         self.env["PYTHONPATH"] = str(ROOT)
+        self.deadline = DEADLINE
         self._started: list[subprocess.Popen[str]] = []
 
     def script(self, text: str, name: str = "script.py") -> str:
@@ -66,7 +67,7 @@ class Launcher:
 
     def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         """Waits for the end of hvdrun and of all that it started."""
-        out, err = process.communicate(timeout=DEADLINE)
+        out, err = process.communicate(timeout=self.deadline)
         assert self.wait_for(lambda: not self.marked()), f"left running: {self.marked()}"
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -97,10 +98,9 @@ class Launcher:
                         found.append((int(entry), b" ".join(words).decode()))
         return found
 
-    @staticmethod
-    def wait_for(condition: Callable[[], object]) -> bool:
+    def wait_for(self, condition: Callable[[], object]) -> bool:
         """Waits until the condition holds; returns whether it does."""
-        until = time.monotonic() + DEADLINE
+        until = time.monotonic() + self.deadline
         while time.monotonic() < until:
             if condition():
                 return True

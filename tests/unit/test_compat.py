@@ -126,7 +126,10 @@ def test_what_is_not_carried_over_says_so(module):
 def test_answers_of_one_process(script):
     path = script(
         """
+import json
+import pathlib
 import pickle
+import tempfile
 import horovod.tensorflow as hvd
 import horovod.keras
 import pytest
@@ -152,9 +155,10 @@ assert hvd.refs_to_vars(hvd.vars_to_refs([v]))[0] is v
 hvd.check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
 with pytest.raises(ImportError, match="TensorFlow and Keras only"):
     hvd.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
-with pytest.warns(UserWarning, match="does not write a timeline"):
-    hvd.start_timeline("/tmp/x.json", mark_cycles=True)
-hvd.stop_timeline()
+with tempfile.TemporaryDirectory() as folder:
+    hvd.start_timeline(folder + "/x.json", mark_cycles=True)
+    hvd.stop_timeline()
+    assert json.loads(pathlib.Path(folder, "x.json").read_text())[0]["name"] == "hvd_keras_timeline"
 with pytest.raises(AttributeError, match="docs/migrating.md"):
     hvd.no_such_name
 with pytest.raises(AttributeError, match="PyTorch use torch.distributed"):

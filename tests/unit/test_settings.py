@@ -36,6 +36,9 @@ def test_all_variables():
         HVD_STALL_CHECK_TIME_SECONDS="20",
         HVD_STALL_SHUTDOWN_TIME_SECONDS="30",
         HVD_FLIGHT_RECORDER_DIR="/var/flight",
+        HVD_TIMELINE="/tmp/t.json",
+        HVD_TIMELINE_MARK_CYCLES="1",
+        HVD_TIMELINE_MAX_MB="3",
         HVD_CHUNK_BYTES="4096",
     )
     assert settings == Settings(
@@ -54,6 +57,9 @@ def test_all_variables():
         stall_warning_seconds=20.0,
         stall_shutdown_seconds=30.0,
         flight_recorder_dir="/var/flight",
+        timeline="/tmp/t.json",
+        timeline_mark_cycles=True,
+        timeline_max_bytes=3 << 20,
         chunk_bytes=4096,
     )
 

@@ -6,6 +6,7 @@ from hvd_keras.keras.callbacks.checkpoint import RankZeroModelCheckpoint
 from hvd_keras.keras.callbacks.learning_rate import LearningRateScheduleCallback
 from hvd_keras.keras.callbacks.metric_average import MetricAverageCallback
 from hvd_keras.keras.callbacks.rank_zero import RankZero
+from hvd_keras.keras.callbacks.stats import StatsCallback
 from hvd_keras.keras.callbacks.warmup import LearningRateWarmupCallback
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "MetricAverageCallback",
     "RankZero",
     "RankZeroModelCheckpoint",
+    "StatsCallback",
 ]

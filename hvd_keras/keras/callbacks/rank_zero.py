@@ -12,6 +12,7 @@ from hvd_keras.keras.callbacks._base import Callback
 from hvd_keras.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
 from hvd_keras.keras.callbacks.learning_rate import LearningRateScheduleCallback
 from hvd_keras.keras.callbacks.metric_average import MetricAverageCallback
+from hvd_keras.keras.callbacks.stats import StatsCallback
 
 __all__ = ["RankZero"]
 
@@ -26,6 +27,7 @@ _FOR_ALL_RANKS: dict[str, tuple[Any, ...]] = {
         BroadcastGlobalVariablesCallback,
         LearningRateScheduleCallback,
         MetricAverageCallback,
+        StatsCallback,
     ),
     f"it stops the training, and the other ranks would wait for rank 0. {_ON_ALL_RANKS}": (
         "EarlyStopping",

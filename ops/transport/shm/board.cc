@@ -153,6 +153,7 @@ std::vector<int> Publish(Segment* segment, int32_t index) {
   if (!slot.leaves) Unlink(&board, index);
   const Ticket ticket = board.next_ticket++;
   slot.published = 1;
+  slot.published_ns = ClockNs(CLOCK_MONOTONIC);
   slot.recipients = static_cast<int32_t>(recipients.size());
   slot.ticket.store(ticket, std::memory_order_release);
   for (int rank : recipients) {

@@ -89,6 +89,7 @@ struct BoardSlot {
   uint64_t fingerprint;         // of the first announcement
   std::atomic<int64_t> ticket;  // once published, else 0
   int64_t posted_ns;            // CLOCK_MONOTONIC, of the first announcement
+  int64_t published_ns;         // CLOCK_MONOTONIC
   int64_t deadline_ns;          // CLOCK_MONOTONIC, the earliest that a member has set; 0 for none
   int32_t next;                 // in its bucket's chain, or -1
   uint8_t in_use;
@@ -143,6 +144,11 @@ struct Crossing {
   int32_t ready_tail;
   int32_t failing;       // a slot that shall fail on all hosts, or -1
   uint8_t failing_code;  // Code; its text is the board's
+  // How far CLOCK_MONOTONIC of this host is behind that of host 0, give or take the error; measured
+  // so often. Written by the agent.
+  std::atomic<int64_t> clock_offset_ns;
+  std::atomic<int64_t> clock_error_ns;
+  std::atomic<uint32_t> clock_measurements;
   std::atomic<uint64_t> hosts_left[kMaxWorldRanks / 64];  // their ranks have all left the job
   PlanEntry plan[kMaxPlanEntries];
 };

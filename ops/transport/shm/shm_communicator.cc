@@ -155,16 +155,20 @@ Status ShmCommunicator::AllreduceDirect(const Reduction& reduction,
   StreamCursor reduced(buffers.size(), SizesOf(buffers));
   std::vector<const void*> inputs(members);
 
+  PhaseLaps laps(phases());
   int64_t next = 0;  // chunk to be published
   for (int64_t c = 0; c < chunks; ++c) {
     // One chunk ahead, so that a peer has something to read while this rank reduces.
     for (; next < std::min(chunks, c + 2); ++next) {
       if (members == 1) continue;
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      laps.End(&PhaseTimes::wait);
       Pack(&packed, buffers, next, bytes_of(next));
       PublishStep(next + 1);
+      laps.End(&PhaseTimes::pack);
     }
     HVD_RETURN_IF_ERROR(WaitAllPublished(c + 1));
+    laps.End(&PhaseTimes::wait);
     int64_t position = 0;
     reduced.Advance(bytes_of(c), [&](size_t b, int64_t offset, int64_t bytes) {
       for (int m = 0; m < members; ++m) inputs[m] = SlotOf(m, c) + position;
@@ -175,6 +179,7 @@ Status ShmCommunicator::AllreduceDirect(const Reduction& reduction,
       position += bytes;
     });
     ConsumeStep(c + 1);
+    laps.End(&PhaseTimes::reduce);
   }
   return End();
 }
@@ -200,10 +205,13 @@ Status ShmCommunicator::AllreduceShared(const Reduction& reduction,
   StreamCursor packed(buffers.size(), SizesOf(buffers));
   StreamCursor copied(buffers.size(), SizesOf(buffers));
 
+  PhaseLaps laps(phases());
   const auto pack = [&](int64_t c) -> Status {
     HVD_RETURN_IF_ERROR(AcquireSlot(c, reduce_step(c)));
+    laps.End(&PhaseTimes::wait);
     Pack(&packed, buffers, c, bytes_of(c));
     PublishStep(pack_step(c));
+    laps.End(&PhaseTimes::pack);
     return Status::Ok();
   };
 
@@ -211,10 +219,13 @@ Status ShmCommunicator::AllreduceShared(const Reduction& reduction,
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) HVD_RETURN_IF_ERROR(pack(c + 1));
     HVD_RETURN_IF_ERROR(WaitAllPublished(pack_step(c)));
+    laps.End(&PhaseTimes::wait);
     ReduceShare(reduction, c, bytes_of(c));
     PublishStep(reduce_step(c));
+    laps.End(&PhaseTimes::reduce);
     // Start with the own share and go round, so that the members do not all wait for the same one.
     HVD_RETURN_IF_ERROR(WaitAllPublished(reduce_step(c)));
+    laps.End(&PhaseTimes::wait);
     for (int m = 0; m < size(); ++m) {
       const Share share = ShareOf(m, size(), bytes_of(c));
       const char* source = SlotOf(m, c) + share.begin;
@@ -224,6 +235,7 @@ Status ShmCommunicator::AllreduceShared(const Reduction& reduction,
       });
     }
     ConsumeStep(reduce_step(c));
+    laps.End(&PhaseTimes::unpack);
   }
   return End();
 }
@@ -256,22 +268,27 @@ Status ShmCommunicator::Allgather(Ticket ticket, const std::vector<GatherBuffer>
   for (int m = 0; m < members; ++m) received.emplace_back(buffers.size(), sizes_of(m));
   StreamCursor packed(buffers.size(), sizes_of(index_));
 
+  PhaseLaps laps(phases());
   int64_t next = 0;
   for (int64_t c = 0; c < chunks; ++c) {
     for (; next < std::min(chunks, c + 2); ++next) {
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      laps.End(&PhaseTimes::wait);
       Pack(&packed, buffers, next, bytes_of(index_, next));
       PublishStep(next + 1);
+      laps.End(&PhaseTimes::pack);
     }
     for (int m = 0; m < members; ++m) {
       const char* slot = SlotOf(m, c);
       if (m != index_) HVD_RETURN_IF_ERROR(WaitPublished(m, c + 1));
+      laps.End(&PhaseTimes::wait);
       received[m].Advance(bytes_of(m, c), [&](size_t b, int64_t offset, int64_t bytes) {
         const void* source = m == index_ ? At(buffers[b].input, offset) : slot;
         Copy(At(buffers[b].output, starts[b * members + m] + offset), source, bytes,
              stores_.output);
         slot += bytes;
       });
+      laps.End(&PhaseTimes::unpack);
     }
     ConsumeStep(c + 1);
   }
@@ -292,14 +309,18 @@ Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
   StreamCursor reduced(buffers.size(), size_of);
   std::vector<const void*> inputs(size());
 
+  PhaseLaps laps(phases());
   int64_t next = 0;
   for (int64_t c = 0; c < chunks; ++c) {
     for (; next < std::min(chunks, c + 2); ++next) {
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      laps.End(&PhaseTimes::wait);
       Pack(&packed, buffers, next, bytes_of(next));
       PublishStep(next + 1);
+      laps.End(&PhaseTimes::pack);
     }
     HVD_RETURN_IF_ERROR(WaitAllPublished(c + 1));
+    laps.End(&PhaseTimes::wait);
     int64_t position = 0;
     reduced.Advance(bytes_of(c), [&](size_t b, int64_t offset, int64_t bytes) {
       const ScatterBuffer& buffer = buffers[b];
@@ -314,6 +335,7 @@ Status ShmCommunicator::Reducescatter(Ticket ticket, const Reduction& reduction,
       position += bytes;
     });
     ConsumeStep(c + 1);
+    laps.End(&PhaseTimes::reduce);
   }
   return End();
 }
@@ -329,15 +351,18 @@ Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
     return std::clamp<int64_t>(parts[m].total - c * chunk_bytes, 0, chunk_bytes);
   };
 
+  PhaseLaps laps(phases());
   int64_t next = 0;
   for (int64_t c = 0; c < chunks; ++c) {
     for (; next < std::min(chunks, c + 2); ++next) {
       HVD_RETURN_IF_ERROR(AcquireSlot(next, next + 1));
+      laps.End(&PhaseTimes::wait);
       const int64_t bytes = bytes_of(index_, next);
       if (bytes > 0) {
         Copy(SlotOf(index_, next), At(input, next * chunk_bytes), bytes, stores_.slot);
       }
       PublishStep(next + 1);
+      laps.End(&PhaseTimes::pack);
     }
     for (int m = 0; m < size(); ++m) {
       const AlltoallPart& part = parts[m];
@@ -345,8 +370,10 @@ Status ShmCommunicator::Alltoall(Ticket ticket, const void* input, void* output,
       const int64_t end = std::min(part.begin + part.bytes, c * chunk_bytes + bytes_of(m, c));
       if (begin >= end) continue;
       if (m != index_) HVD_RETURN_IF_ERROR(WaitPublished(m, c + 1));
+      laps.End(&PhaseTimes::wait);
       Copy(At(output, part.output_begin + begin - part.begin),
            SlotOf(m, c) + (begin - c * chunk_bytes), end - begin, stores_.output);
+      laps.End(&PhaseTimes::unpack);
     }
     ConsumeStep(c + 1);
   }
@@ -360,11 +387,13 @@ Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buf
   const int64_t chunks = CeilDivide(total, chunk_bytes);
   HVD_RETURN_IF_ERROR(Begin(ticket, chunks, Traffic::kCopy, total));
   StreamCursor cursor(buffers.size(), SizesOf(buffers));
+  PhaseLaps laps(phases());
   for (int64_t c = 0; c < chunks; ++c) {
     const int64_t chunk = std::min(chunk_bytes, total - c * chunk_bytes);
     char* slot = SlotOf(root, c);
     if (index_ == root) {
       HVD_RETURN_IF_ERROR(AcquireSlot(c, c + 1));
+      laps.End(&PhaseTimes::wait);
       cursor.Advance(chunk, [&](size_t b, int64_t offset, int64_t bytes) {
         const char* source = At(buffers[b].input, offset);
         Copy(slot, source, bytes, stores_.slot);
@@ -373,13 +402,16 @@ Status ShmCommunicator::Broadcast(Ticket ticket, int root, const std::vector<Buf
         slot += bytes;
       });
       PublishStep(c + 1);
+      laps.End(&PhaseTimes::pack);
     } else {
       HVD_RETURN_IF_ERROR(WaitPublished(root, c + 1));
+      laps.End(&PhaseTimes::wait);
       cursor.Advance(chunk, [&](size_t b, int64_t offset, int64_t bytes) {
         Copy(At(buffers[b].output, offset), slot, bytes, stores_.output);
         slot += bytes;
       });
       ConsumeStep(c + 1);
+      laps.End(&PhaseTimes::unpack);
     }
   }
   return End();

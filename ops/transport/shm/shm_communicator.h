@@ -52,6 +52,7 @@ class ShmCommunicator : public Communicator {
 
   int index() const override { return index_; }
   int size() const override { return static_cast<int>(ranks_.size()); }
+  const char* transport() const override { return "SHM"; }
 
   Status Allreduce(Ticket ticket, const Reduction& reduction,
                    const std::vector<Buffer>& buffers) override;

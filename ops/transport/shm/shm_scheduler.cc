@@ -155,6 +155,8 @@ bool ShmScheduler::Take(Assignment* assignment) {
   pending_.fetch_sub(1);
   assignment->request = std::move(requests_[index].request);
   assignment->by_plan = slot.plan_epoch != 0;
+  assignment->first_ns = slot.posted_ns;
+  assignment->agreed_ns = slot.failed != 0 ? 0 : slot.published_ns;
   if (!slot.spans) {
     assignment->ranks = segment_->GlobalRanks(RanksOf(slot.arrived_bits, segment_->ranks()));
     assignment->last_rank = segment_->global_rank(slot.last_rank);

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from hvd_keras import world
 from hvd_keras.compat.errors import translated
+from hvd_keras.diagnostics import timeline
 
 __all__ = [
     "ccl_built",
@@ -95,18 +95,15 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Warns: this release writes no timeline."""
-    del mark_cycles
-    rank()
-    warnings.warn(
-        f"hvd_keras does not write a timeline in this release; {file_path!r} is not written",
-        stacklevel=2,
-    )
+    """Begins to write a timeline: each rank a file of its own, rank 0 the one that is named."""
+    with translated():
+        timeline.start_timeline(file_path, mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Does nothing; see ``start_timeline``."""
-    rank()
+    """Ends this rank's timeline, if there is one."""
+    with translated():
+        timeline.stop_timeline()
 
 
 def mpi_threads_supported() -> bool:
