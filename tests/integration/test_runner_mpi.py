@@ -155,6 +155,23 @@ def test_a_stand_in_of_a_rank_that_failed_stays_until_it_is_ended():
         process.wait()
 
 
+def test_a_stand_in_does_not_outlive_the_daemon_that_has_started_it():
+    stand_in = identity.__file__.replace("identity.py", "stand_in.py")
+    meeting = f"test-orphan-{os.getpid()}"
+    start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
+    command = [sys.executable, "-c", start, sys.executable, "-I", "-S", stand_in, meeting, "30"]
+    env = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    ) as daemon:
+        pid = int(daemon.stdout.readline())
+        with identity.Rendezvous(meeting, 0) as rendezvous:
+            place = rendezvous.wait(30, lambda: None)
+        assert place is not None and processes.is_alive(pid)
+        daemon.kill()
+        _until(lambda: not processes.is_alive(pid))
+
+
 class TestSeat:
     def test_ranks_of_a_host_are_neighbours(self):
         hosts = [_host(name) for name in "abacb"]

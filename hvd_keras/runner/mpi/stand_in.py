@@ -18,7 +18,6 @@ if __name__ == "__main__":  # started by path, isolated from the user's modules
 import contextlib
 import json
 import os
-import signal
 import socket
 import time
 
@@ -26,11 +25,14 @@ from hvd_keras.launch import environment
 from hvd_keras.launch.schedulers import find_placement
 from hvd_keras.runner.mpi.identity import DONE, is_own, rendezvous
 
-_POLL_SECONDS = 0.05
+_CONNECT_SECONDS = 0.05
+# The kernel could tell of the daemon's end only of that of a thread of it, or not before Linux 5.3.
+_POLL_SECONDS = 1.0
 
 
 def main(meeting: str, seconds: float) -> int:
-    """Hands the identity over and stays as long as the rank; returns an exit code."""
+    """Hands the identity over and stays as long as the rank and MPI; returns an exit code."""
+    daemon = os.getppid()
     env = environment.current_environment()
     placement = find_placement(env)
     if placement is None:
@@ -46,12 +48,17 @@ def main(meeting: str, seconds: float) -> int:
     with rank, contextlib.suppress(OSError):
         socket.send_fds(rank, [json.dumps(variables).encode() + b"\n"], fds)
         rank.shutdown(socket.SHUT_WR)
-        if rank.recv(1) == DONE:
-            return 0
+        rank.settimeout(_POLL_SECONDS)
+        while os.getppid() == daemon:
+            with contextlib.suppress(TimeoutError):
+                if rank.recv(1) == DONE:
+                    return 0
+                break
     # The rank has failed. An exit would make the launcher end the others, which may have something
-    # to say: whoever has started the ranks will end this process.
-    while True:
-        signal.pause()
+    # to say: whoever has started the ranks will end MPI's daemon, or has been killed with it.
+    while os.getppid() == daemon:
+        time.sleep(_POLL_SECONDS)
+    return 1
 
 
 def _connected(address: bytes, until: float) -> socket.socket | None:
@@ -63,7 +70,7 @@ def _connected(address: bytes, until: float) -> socket.socket | None:
             if is_own(rank):
                 return rank
         rank.close()
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_CONNECT_SECONDS)
     return None
 
 
