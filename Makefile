@@ -5,6 +5,7 @@
 #   VENV_FLAGS   e.g. --system-site-packages, to use the TensorFlow that the machine has
 #   TENSORFLOW   what to install when there is none
 #   BAZEL        empty: run the C++ tests without Bazel
+#   SANITIZERS   which to run the C++ tests under, each combination by itself
 #   PYTEST_ARGS  e.g. "-k optimizer"
 #   BENCH_ARGS   e.g. "collectives training --no-peers"
 
@@ -15,6 +16,7 @@ PYTHON ?=
 VENV ?= .venv
 VENV_FLAGS ?=
 BAZEL ?= $(shell command -v bazel 2>/dev/null)
+SANITIZERS ?= thread address,undefined
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ifeq ($(shell uname -m),x86_64)
@@ -76,16 +78,15 @@ else
 	@$(BIN)/python ops/build_native.py test
 endif
 
+# With Bazel by the names of .bazelrc: tsan, asan-ubsan.
 sanitize: build
-ifneq ($(BAZEL),)
-	@echo "C++ tests, with Bazel, under the thread sanitizer:"
-	@$(BAZEL_TEST) --config=tsan $(FRAMEWORK_FREE)
-	@echo "C++ tests, with Bazel, under the address and undefined-behaviour sanitizers:"
-	@$(BAZEL_TEST) --config=asan-ubsan $(FRAMEWORK_FREE)
-else
-	@$(BIN)/python ops/build_native.py test --sanitize thread
-	@$(BIN)/python ops/build_native.py test --sanitize address,undefined
-endif
+	@for sanitizer in $(SANITIZERS); do \
+	    echo "C++ tests under the sanitizer: $$sanitizer"; \
+	    if [ -n "$(BAZEL)" ]; then \
+	        name=$${sanitizer/thread/tsan}; name=$${name/address/asan}; name=$${name/undefined/ubsan}; \
+	        $(BAZEL_TEST) --config=$${name/,/-} $(FRAMEWORK_FREE); \
+	    else $(BIN)/python ops/build_native.py test --sanitize $$sanitizer; fi || exit 1; \
+	done
 
 # BENCH_ARGS, e.g. "collectives training --no-peers": see docs/performance.md.
 bench: build $(VENV)/.bench

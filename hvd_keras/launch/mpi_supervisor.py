@@ -23,10 +23,8 @@ from hvd_keras.launch.supervisor import Supervisor
 
 _LAUNCHER = -1  # in place of a rank
 _LABEL = re.compile(rb"(?:\d{4}-[\d-]+T[\d:.]+ )?\[(\d+)\]<(stdout|stderr)>: ")
-# Open MPI 5 ends a process whose peer has died, at times before it can say anything: its launcher
-# prints this then, and the exit code is this one.
+# What Open MPI's launcher prints when it has ended a rank with report.SOCKET_CLOSED_CODE.
 _SOCKET_CLOSED = b"An error occurred in Socket closed"
-_SOCKET_CLOSED_CODE = 14
 # After the last report: the launcher has to end its daemons, and what it started by ssh.
 _LAUNCHER_SECONDS = 5.0
 
@@ -267,7 +265,7 @@ class MpiSupervisor(Supervisor):
             stderr=[line.decode(errors="replace").rstrip("\r\n") for line in rank.tail],
             visible=visible,
             host=rank.host,
-            lost_peer=self._socket_closed and rank.returncode == _SOCKET_CLOSED_CODE,
+            lost_peer=self._socket_closed and rank.returncode == report.SOCKET_CLOSED_CODE,
         )
 
     def _make_result(

@@ -16,6 +16,8 @@ from hvd_keras.launch.processes import shell_exit_code, signal_name
 _LOST_PEER = re.compile(
     r"\brank \d+ (\(host .*, pid \d+\) (died: |failed with )|has left the job )"
 )
+# What Open MPI 5 ends a process with whose peer has died, at times before it can say anything.
+SOCKET_CLOSED_CODE = 14
 _TAIL_LINES = 30
 _LONGEST_TRACEBACK = 120
 # A traceback that was printed longer before the end is not what ended the process.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hvd_keras.launch.report import SOCKET_CLOSED_CODE
+
 __all__ = ["RankFailedError", "first_failure"]
 
 # How a rank says that it failed over another one's failure.
@@ -36,10 +38,12 @@ def first_failure(failures: Iterable[RankFailedError]) -> RankFailedError | None
     Returns:
         The first one of all where each says that it is a consequence; None where there is none.
     """
-    return min(failures, key=lambda failure: _is_victim(str(failure)), default=None)
+    return min(failures, key=_is_victim, default=None)
 
 
-def _is_victim(text: str) -> bool:
-    lines = text.strip().splitlines()
+def _is_victim(failure: RankFailedError) -> bool:
+    lines = str(failure).strip().splitlines()
     heads = [line for line in lines if line and not line[0].isspace()]
+    if len(heads) == 1 and failure.exit_code == SOCKET_CLOSED_CODE:  # and no traceback
+        return True
     return any(name in line for line in heads[1:] for name in _VICTIMS)
