@@ -99,7 +99,7 @@ SHM_TEST_HDRS = [
 ]
 
 SHM_TESTS = [
-    "store_choice_test.cc",
+    "failure_text_test.cc",
     "segment_test.cc",
     "shm_engine_test.cc",
     "shm_fault_test.cc",
@@ -107,6 +107,7 @@ SHM_TESTS = [
     "shm_soak_test.cc",
     "shm_stall_test.cc",
     "shm_timeline_test.cc",
+    "store_choice_test.cc",
 ]
 
 # ops/transport/mpi: messages between hosts.

@@ -76,6 +76,14 @@ void Clear(BoardSlot* slot) {
   slot->name[0] = '\0';
 }
 
+// Whether a rank has not yet read why a slot has failed, or the agent has not yet told other hosts.
+bool HasUnreadFailure(const Board& board) {
+  if (board.crossing.failing >= 0) return true;
+  return std::any_of(std::begin(board.slots), std::end(board.slots), [](const BoardSlot& slot) {
+    return slot.in_use && slot.failed != 0 && slot.done.load() < slot.recipients;
+  });
+}
+
 void Unlink(Board* board, int32_t index) {
   int32_t* link = BucketOf(board, board->slots[index].key_low);
   while (*link != index) link = &board->slots[*link].next;
@@ -248,8 +256,13 @@ std::vector<int> MissingRanks(Segment* segment, const BoardSlot& slot) {
 }
 
 void SetFailureText(Board* board, const std::string& text) {
-  const size_t bytes = std::min(text.size(), sizeof(board->failure_text) - 1);
-  std::memcpy(board->failure_text, text.data(), bytes);
+  std::string all = text;
+  if (HasUnreadFailure(*board)) {
+    const std::string before = board->failure_text;
+    all = before.find(text) == std::string::npos ? text + "\n" + before : before;
+  }
+  const size_t bytes = std::min(all.size(), sizeof(board->failure_text) - 1);
+  std::memcpy(board->failure_text, all.data(), bytes);
   board->failure_text[bytes] = '\0';
 }
 

@@ -85,7 +85,8 @@ std::vector<int> Arrive(Segment* segment, int32_t slot, int rank, const Arrival&
 // The members that a slot still waits for: neither arrived nor joined. Ascending.
 std::vector<int> MissingRanks(Segment* segment, const BoardSlot& slot);
 
-// Why the slots that fail next cannot complete; one text for all.
+// Why the slots that fail next cannot complete. There is one text for all: as long as somebody has
+// not read the one before, that follows after it.
 void SetFailureText(Board* board, const std::string& text);
 
 // Gives up a slot that cannot complete any more: those who announced it get `code` and the board's

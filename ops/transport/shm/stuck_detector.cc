@@ -174,6 +174,7 @@ Status StuckDetector::FailWhatWaitsInACircle() {
               RankList(segment_->GlobalRanks(arrived)) + ", not by " +
               RankList(segment_->GlobalRanks(MissingRanks(segment_, slot)));
     }
+    if (stuck.empty()) return Status::Ok();  // what this rank waited for has just been decided
     if (stuck.size() > kMaxListed) {
       text += "\n  and " + std::to_string(stuck.size() - kMaxListed) + " more";
     }
