@@ -151,9 +151,10 @@ def _world(mpi: Any, comm: Any, mpi_size: int) -> Any:
         )
     if comm is None:
         return mpi.COMM_WORLD
+    # What Split() and Create() give to those who are not to take part; it is no Intracomm.
+    if isinstance(comm, mpi.Comm) and comm == mpi.COMM_NULL:
+        raise ValueError("hvd.init(comm=MPI.COMM_NULL): this process is not part of it")
     if isinstance(comm, mpi.Intracomm):
-        if comm == mpi.COMM_NULL:
-            raise ValueError("hvd.init(comm=MPI.COMM_NULL): this process is not part of it")
         return comm
     if not isinstance(comm, (list, tuple, range)):
         raise ValueError(
