@@ -92,11 +92,13 @@ def horovod_identity(env: Mapping[str, str], identity: Mapping[str, str]) -> dic
     }
 
 
+# How the names begin that MPI's launchers and daemons give to variables.
+_LAUNCHERS = r"OMPI|PMIX?|PRTE|ORTE|HYDI?|HYDRA"
 # What MPI launchers and schedulers tell their own children, and what belongs to one host or shell.
 _NOT_EXPORTED = re.compile(
     r"BASH_FUNC_.*|OLDPWD|PWD|SHLVL|_|HOSTNAME|SLURM_(PROC|LOCAL|NODE)ID"
     r"|.*CUDA_VISIBLE_DEVICES|_HOROVOD_SECRET_KEY"
-    r"|(SSH|XDG|DBUS|OMPI|PMIX?|PRTE|ORTE|HYDI?|HYDRA|JSM|MV2_COMM|MPI_LOCAL|SLURM_STEP|PALS|ALPS)_.*"
+    rf"|(SSH|XDG|DBUS|{_LAUNCHERS}|JSM|MV2_COMM|MPI_LOCAL|SLURM_STEP|PALS|ALPS)_.*"
 )
 
 
@@ -116,7 +118,7 @@ def exported_names(env: Mapping[str, str]) -> list[str]:
 
 
 # What MPI's launchers tell their children, beside what a rank has anyway.
-_OF_MPI = re.compile(r"(OMPI|PMIX?|PRTE|ORTE|OPAL|HYDI?|HYDRA|MPI|I_MPI)_.*")
+_OF_MPI = re.compile(rf"({_LAUNCHERS}|OPAL|MPI|I_MPI)_.*")
 # Of these, what is a user's wish, and no child's identity.
 _WISHES = re.compile(r"(OMPI|PMIX|PRTE)_MCA_(?!orte_|ess|prte_(?!if_)).*|I_MPI_.*|HYDRA_.*")
 _OF_SCHEDULERS = re.compile(r"(SLURMD?|PBS|LSB|LSF|JSM|CSM|MV2_COMM|PALS|ALPS|FLUX)_.*|PE_HOSTFILE")

@@ -36,9 +36,6 @@ class Link:
     def log(self, text: str) -> None:
         self._send("log", text)
 
-    def output(self, line: str) -> None:
-        self._send("log", line)
-
     def failed(self, text: str, returncode: int | None) -> None:
         self._send("failed", (time.time(), self._rank, text, returncode))
 

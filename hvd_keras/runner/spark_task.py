@@ -86,7 +86,7 @@ class Task:
             with receiving(folder, link.log) as log_address:
                 env, fds = self._rank_environment(place, seat, link)
                 env["HVD_DRIVER_LOG"] = log_address
-                returncode = self._run_rank(place.rank, folder, env, fds, link.output, seat)
+                returncode = self._run_rank(place.rank, folder, env, fds, link.log, seat)
             if returncode:
                 path = failure_file(folder, place.rank)
                 text = path.read_text() if path.exists() else ""
