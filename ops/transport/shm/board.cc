@@ -79,9 +79,8 @@ void Clear(BoardSlot* slot) {
 // Whether a rank has not yet read why a slot has failed, or the agent has not yet told other hosts.
 bool HasUnreadFailure(const Board& board) {
   if (board.crossing.failing >= 0) return true;
-  return std::any_of(std::begin(board.slots), std::end(board.slots), [](const BoardSlot& slot) {
-    return slot.in_use && slot.failed != 0 && slot.done.load() < slot.recipients;
-  });
+  return std::any_of(std::begin(board.slots), std::end(board.slots),
+                     [](const BoardSlot& slot) { return slot.failed != 0 && !IsFree(slot); });
 }
 
 void Unlink(Board* board, int32_t index) {
