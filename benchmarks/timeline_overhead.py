@@ -1,6 +1,6 @@
 """What a timeline costs: the same training with one and without, in turns, in one run.
 
-    hvdrun -np 2 python benchmarks/timeline_overhead.py --rounds 20
+    hvdrun -np 2 python -m benchmarks.timeline_overhead --rounds 20
 
 A round is some steps of ``fit`` without a timeline, then as many with one; every other round begins
 with the latter. Neighbours in time are compared, so that what else the machine does at the moment
@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 import hvd_keras as hvd
+from benchmarks import models
 from hvd_keras import _library
 
 BURST = 4096  # records; the timeline has room for four times as many
@@ -44,37 +45,18 @@ class StepTimes(keras.callbacks.Callback):
         self.times.append(time.perf_counter() - self._begin)
 
 
-def make_model(kind: str) -> tuple[keras.Model, np.ndarray, np.ndarray]:
-    """A model and a batch of data for it."""
-    layers = keras.layers
-    if kind == "mlp":
-        shape, body = (784,), [layers.Dense(512, "relu"), layers.Dense(512, "relu")]
-    else:
-        shape = (28, 28, 1)
-        body = [
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, "relu"),
-        ]
-    model = keras.Sequential([keras.Input(shape), *body, layers.Dense(10)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1e-3)), loss)
-    generator = np.random.default_rng(hvd.rank())
-    batch = 128 if kind == "mlp" else 64
-    return (
-        model,
-        generator.normal(size=(batch, *shape)).astype("float32"),
-        generator.integers(0, 10, batch),
-    )
+def make_model(training: models.Training) -> keras.Model:
+    model = training.build(keras)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1e-3))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model
 
 
 def compare(args: argparse.Namespace, path: Path) -> dict[str, float]:
     """The medians of a step's time, of its processor time, and of neighbours' differences."""
-    model, x, y = make_model(args.model)
-    x, y = np.concatenate([x] * args.steps), np.concatenate([y] * args.steps)
-    batch = len(x) // args.steps
+    training = models.TRAININGS[args.model]
+    model = make_model(training)
+    x, y = (np.concatenate([part] * args.steps) for part in training.data(hvd.rank()))
 
     def run(with_timeline: bool) -> tuple[float, float]:
         if with_timeline:
@@ -83,7 +65,7 @@ def compare(args: argparse.Namespace, path: Path) -> dict[str, float]:
         hvd.barrier("benchmark.round")
         steps = StepTimes()
         busy = time.process_time()
-        model.fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[steps])
+        model.fit(x, y, batch_size=training.batch, shuffle=False, verbose=0, callbacks=[steps])
         if with_timeline:
             hvd.stop_timeline()
         # A busy machine changes the one a lot, and the other little.
@@ -149,7 +131,7 @@ def idle_cost(path: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
+    parser.add_argument("--model", choices=models.TRAININGS, default="MLP")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=40, help="in each half of a round")
     parser.add_argument("--folder", type=Path, help="where the timelines lie while it runs")
