@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -204,8 +205,13 @@ class Hosts:
                 return Traffic(sent=int(fields[8]), received=int(fields[0]))
         raise RuntimeError(f"{host} has no eth0: {lines}")
 
-    def processes(self, host: str) -> dict[int, str]:
-        """What runs on a host but for its process 1 and its sshd: command lines by process id."""
+    def processes(self, host: str, like: str = "") -> dict[int, str]:
+        """What runs on a host but for its process 1 and its sshd: command lines by process id.
+
+        Args:
+            host: the host's name.
+            like: a pattern; only command lines in which it occurs.
+        """
         own = os.readlink(f"/proc/{self._hosts[host].pid}/ns/pid")
         found = {}
         for entry in Path("/proc").iterdir():
@@ -214,14 +220,15 @@ class Hosts:
                     words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                     line = b" ".join(words).decode(errors="replace")
                     listens = line.startswith("sshd: ") and "[listener]" in line
-                    if os.readlink(entry / "ns/pid") == own and line and not listens:
+                    wanted = line and not listens and re.search(like, line)
+                    if os.readlink(entry / "ns/pid") == own and wanted:
                         found[int(entry.name)] = line
         return found
 
-    def left_over(self, host: str, patience: float = 10.0) -> dict[int, str]:
-        """What still runs on a host on which nothing should, after as much patience."""
+    def left_over(self, host: str, patience: float = 10.0, like: str = "") -> dict[int, str]:
+        """What still runs on a host on which nothing (like this) should, after as much patience."""
         until = time.monotonic() + patience
-        while (found := self.processes(host)) and time.monotonic() < until:
+        while (found := self.processes(host, like)) and time.monotonic() < until:
             time.sleep(0.05)
         return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -23,6 +22,8 @@ PROGRAM = Path(__file__).with_name("programs") / "runners.py"
 BIN = Path(sys.prefix, "bin")
 START_SECONDS = 120.0
 JOB_SECONDS = 240.0
+# The command lines of ranks, and of what has started them.
+OF_RANKS = r"mpirun|mpiexec|hydra|orted|prted|hvd_keras|runners\.py"
 
 
 @pytest.fixture
@@ -77,20 +78,8 @@ def check(hosts: Hosts, *arguments: str, ssh: bool = False) -> None:
     assert all(weights == said["weights"][0] for weights in said["weights"])
     assert "rank 3 of 4" in said["failure"]
     assert "KeyError: 'no such column'" in said["failure"]
-    check_nothing_is_left(hosts)
-
-
-def check_nothing_is_left(hosts: Hosts) -> None:
-    """Of the ranks and what has started them; a cluster's own processes stay."""
-    until = time.monotonic() + 10.0
-    while left := [
-        line
-        for host in hosts.names
-        for line in hosts.processes(host).values()
-        if re.search(r"mpirun|mpiexec|hydra|orted|prted|hvd_keras|runners\.py", line)
-    ]:
-        assert time.monotonic() < until, left
-        time.sleep(0.1)
+    for host in hosts.names:  # a cluster's own processes stay
+        assert hosts.left_over(host, like=OF_RANKS) == {}
 
 
 def test_run(hosts):
