@@ -64,9 +64,8 @@ def test_spark_run():
     assert re.search(pattern, lines[-1]), lines
 
 
-def test_ray_executor(monkeypatch):
+def test_ray_executor():
     pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     lines = run(sys.executable, EXAMPLES / "ray_executor.py")
     found = [re.search(r"^val_accuracy: (0\.\d{4}) ranks: 2$", line) for line in lines]
     first, second = [float(match[1]) for match in found if match]

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from hvd_keras import runner
+from tests.rank_functions import check_failure_of_work, make_failing, make_fit
 
 pytest.importorskip("cloudpickle")
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 
 from hvd_keras.ray import RayExecutor  # noqa: E402
@@ -71,20 +70,13 @@ class TestTwoWorkers:
     """Many tests on the same two, which keep what they had."""
 
     def test_fit_returns_histories(self, pair):
-        def train(scale, epochs=1):
-            import keras
-            import numpy as np
+        fit = make_fit()
 
+        def train(scale, epochs=1):
             import hvd_keras as hvd
 
             hvd.init()
-            keras.utils.set_random_seed(1 + hvd.rank())
-            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-            x = np.full((4, 2), scale * (hvd.rank() + 1.0))
-            broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-            history = model.fit(x, x[:, :1], epochs=epochs, callbacks=[broadcast], verbose=0)
-            return hvd.rank(), history.history["loss"], model.get_weights()
+            return hvd.rank(), *fit(scale, epochs)
 
         first, second = pair.run(train, (1.0,), {"epochs": 2})
         assert (first[0], second[0]) == (0, 1) and first[1] != second[1]
@@ -104,26 +96,14 @@ class TestTwoWorkers:
         assert ray.get(pair.run_remote(meet)) == [(0, 0, 2, 3.0), (1, 1, 2, 3.0)]
 
     def test_a_failure_comes_back_and_the_workers_can_go_on(self, pair):
-        def work(culprit):
-            import os
-
-            import hvd_keras as hvd
-
-            hvd.init()
-            if hvd.rank() == culprit:
-                raise KeyError("no such column")
-            if culprit is not None:
-                hvd.barrier()
-            return os.getpid()
-
+        work = make_failing()
         before = pair.run(work, (None,))
         for culprit in (1, 0):
             with pytest.raises(runner.RankFailedError) as caught:
                 pair.run(work, (culprit,))
-            assert caught.value.rank == culprit
-            text = str(caught.value)
-            assert text.startswith(f"rank {culprit} of 2 (pid {before[culprit]}) has failed:")
-            assert "KeyError: 'no such column'" in text and "in work" in text
+            check_failure_of_work(caught.value, culprit)
+            named = f"rank {culprit} of 2 (pid {before[culprit]}) has failed:"
+            assert str(caught.value).startswith(named)
         assert pair.run(meet) == [(0, 0, 2, 3.0), (1, 1, 2, 3.0)]
         assert pair.run(work, (None,)) == before
         with pytest.raises(runner.RankFailedError, match="called sys.exit.3."):

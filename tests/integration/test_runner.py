@@ -12,6 +12,7 @@ import pytest
 
 from hvd_keras import runner
 from hvd_keras.runner import local, payload, placement
+from tests.rank_functions import check_failure_of_work, make_failing
 
 pytest.importorskip("cloudpickle")
 
@@ -35,20 +36,11 @@ def test_results_come_in_the_order_of_the_ranks():
 
 
 def test_the_first_traceback_comes_back():
-    def work():
-        import hvd_keras as hvd
-
-        hvd.init()
-        if hvd.rank() == 1:
-            raise KeyError("no such column")
-        hvd.barrier()
-
     with pytest.raises(runner.RankFailedError) as caught:
-        run(work, np=2)
-    assert (caught.value.rank, caught.value.exit_code) == (1, 1)
-    text = str(caught.value)
-    assert text.startswith("rank 1 of 2 (pid ") and "KeyError: 'no such column'" in text
-    assert "in work" in text
+        run(make_failing(), np=2)
+    check_failure_of_work(caught.value)
+    assert caught.value.exit_code == 1
+    assert str(caught.value).startswith("rank 1 of 2 (pid ")
 
 
 def test_a_rank_that_is_killed():

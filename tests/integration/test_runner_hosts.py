@@ -12,6 +12,7 @@ from hvd_keras import runner
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.mpi_find import find_mpi
 from hvd_keras.runner import local
+from tests.rank_functions import check_failure_of_work, make_failing
 
 pytest.importorskip("cloudpickle")
 try:
@@ -65,19 +66,11 @@ def test_results_and_messages(run):
 
 
 def test_the_first_traceback_comes_back(run):
-    def work():
-        import hvd_keras as hvd
-
-        hvd.init()
-        if hvd.rank() == 1:
-            raise KeyError("no such column")
-        hvd.barrier()
-
     with pytest.raises(runner.RankFailedError) as caught:
-        run(work)
-    assert (caught.value.rank, caught.value.exit_code) == (1, 1)
+        run(make_failing())
+    check_failure_of_work(caught.value)
+    assert caught.value.exit_code == 1
     assert str(caught.value).startswith("rank 1 of 2 (pid ")
-    assert "KeyError: 'no such column'" in str(caught.value) and "in work" in str(caught.value)
 
 
 def test_a_rank_that_is_killed(run):

@@ -26,6 +26,12 @@ def _host(name):
     return Host(name, name)
 
 
+def _stand_in(meeting):
+    """The command of a stand-in."""
+    script = identity.__file__.replace("identity.py", "stand_in.py")
+    return [sys.executable, "-I", "-S", script, meeting, "30"]
+
+
 def _until(condition):
     end = time.monotonic() + 30
     while not condition():
@@ -105,12 +111,11 @@ class TestAgent:
 
 
 def test_a_rank_takes_the_place_of_its_stand_in():
-    stand_in = identity.__file__.replace("identity.py", "stand_in.py")
     here, there = socket.socketpair()
     meeting = f"test-{os.getpid()}"
     given = {"PMI_RANK": "3", "PMI_SIZE": "5", "PMI_FD": str(there.fileno()), "MINE": "x"}
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", stand_in, meeting, "30"],
+        _stand_in(meeting),
         env={"PATH": os.defpath, **given},
         pass_fds=[there.fileno()],
     )
@@ -136,10 +141,9 @@ def test_a_rank_takes_the_place_of_its_stand_in():
 
 
 def test_a_stand_in_of_a_rank_that_failed_stays_until_it_is_ended():
-    stand_in = identity.__file__.replace("identity.py", "stand_in.py")
     meeting = f"test-failed-{os.getpid()}"
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", stand_in, meeting, "30"],
+        _stand_in(meeting),
         env={"PMI_RANK": "0", "PMI_SIZE": "2"},
     )
     try:
@@ -156,10 +160,9 @@ def test_a_stand_in_of_a_rank_that_failed_stays_until_it_is_ended():
 
 
 def test_a_stand_in_does_not_outlive_the_daemon_that_has_started_it():
-    stand_in = identity.__file__.replace("identity.py", "stand_in.py")
     meeting = f"test-orphan-{os.getpid()}"
     start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
-    command = [sys.executable, "-c", start, sys.executable, "-I", "-S", stand_in, meeting, "30"]
+    command = [sys.executable, "-c", start, *_stand_in(meeting)]
     env = {"PMI_RANK": "0", "PMI_SIZE": "2"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,8 @@ import hvd_keras.spark
 from hvd_keras import runner
 from hvd_keras.launch.errors import LaunchError
 from hvd_keras.launch.mpi_find import find_mpi
+from tests.processes import running
+from tests.rank_functions import check_failure_of_work, make_failing, make_fit
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("pyspark")
@@ -53,14 +54,8 @@ def spark(tmp_path_factory):
 
 def processes_of_jobs():
     """What the executors have started, beside Spark's own processes."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and MARK.encode() in (entry / "environ").read_bytes():
-                found[entry.name] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-    return {pid: text for pid, text in found.items() if text and "pyspark." not in text}
+    of_executors = [p for p in running() if any(MARK.encode() in pair for pair in p.environ)]
+    return {p.pid: p.line for p in of_executors if p.line and "pyspark." not in p.line}
 
 
 @pytest.fixture(autouse=True)
@@ -73,24 +68,18 @@ def nothing_stays():
 
 
 def test_fit_on_two_hosts(spark, capfd):
-    def train(scale):
-        import keras
-        import numpy as np
+    fit = make_fit()
 
+    def train(scale):
         import hvd_keras as hvd
         from hvd_keras.runner import log_to_driver
 
         hvd.init()
-        keras.utils.set_random_seed(1 + hvd.rank())
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-        x = np.full((4, 2), scale * (hvd.rank() + 1.0))
-        broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-        history = model.fit(x, x[:, :1], epochs=2, callbacks=[broadcast], verbose=0)
+        losses, weights = fit(scale, 2)
         print("printed by", hvd.rank())
         log_to_driver(f"told by {hvd.rank()}")
         place = hvd.rank(), hvd.size(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
-        return place, history.history["loss"], model.get_weights()
+        return place, losses, weights
 
     first, second = hvd_keras.spark.run(train, kwargs={"scale": 1.0}, num_proc=2)
     assert (first[0], second[0]) == ((0, 2, 1, 0, 2), (1, 2, 1, 1, 2))
@@ -102,18 +91,9 @@ def test_fit_on_two_hosts(spark, capfd):
 
 
 def test_the_first_traceback_comes_back(spark):
-    def work():
-        import hvd_keras as hvd
-
-        hvd.init()
-        if hvd.rank() == 1:
-            raise KeyError("no such column")
-        hvd.barrier()
-
     with pytest.raises(runner.RankFailedError) as caught:
-        hvd_keras.spark.run(work, num_proc=2, show_output=False)
-    assert caught.value.rank == 1
-    assert "KeyError: 'no such column'" in str(caught.value) and "in work" in str(caught.value)
+        hvd_keras.spark.run(make_failing(), num_proc=2, show_output=False)
+    check_failure_of_work(caught.value)
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import hvd_keras
+from tests.processes import running
 
 # Where the hvd_keras under test lies: installed, or in its source folder.
 ROOT = Path(hvd_keras.__file__).parents[1]
@@ -88,15 +89,11 @@ class Launcher:
     def marked(self) -> list[tuple[int, str]]:
         """The living processes that descend from this launcher."""
         wanted = f"{MARK}={self.mark}".encode()
-        found = []
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                with contextlib.suppress(OSError):
-                    environ = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                    words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-                    if wanted in environ or self.nap.encode() in words:
-                        found.append((int(entry), b" ".join(words).decode()))
-        return found
+        return [
+            (process.pid, process.line)
+            for process in running()
+            if wanted in process.environ or self.nap.encode() in process.words
+        ]
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
         """Waits until the condition holds; returns whether it does."""
