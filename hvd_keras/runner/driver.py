@@ -17,11 +17,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hvd_keras.runner.channel import Address, Server, connect
-from hvd_keras.runner.errors import RankFailedError, first_failure
+from hvd_keras.runner.errors import RankFailedError, first_failure, is_consequence
 
 __all__ = ["Driver", "DriverAddress", "Link", "addresses_towards"]
 
 _LAST_MESSAGES_SECONDS = 2.0
+_CAUSE_SECONDS = 10.0
 _ANY_PORT = 9  # no packet is sent to it
 
 
@@ -38,6 +39,16 @@ class Link:
 
     def failed(self, text: str, returncode: int | None) -> None:
         self._send("failed", (time.time(), self._rank, text, returncode))
+
+    def wait_for_cause(self) -> None:
+        """Waits until the driver knows of a failure that is not another one's consequence.
+
+        For those whose end ends the ranks that have not told theirs yet. Not for long: a rank that
+        has vanished with its host tells nothing.
+        """
+        with contextlib.suppress(OSError), self._lock:
+            self._connection.send(("cause", None))
+            self._connection.poll(_CAUSE_SECONDS)
 
     def call(self) -> bytes:
         """Returns the packed call of this job.
@@ -111,6 +122,7 @@ class Driver:
         self._show = show
         self._call = call
         self._failures: list[tuple[float, int, str, int | None]] = []
+        self._told = threading.Condition()
         self.results: dict[int, bytes] = {}
         secret = secrets.token_bytes(32)
         self._server = Server(bind, secret, self._read)
@@ -126,8 +138,7 @@ class Driver:
     def first_failure(self) -> RankFailedError | None:
         """The failure that came first, by itself; None if no rank has told of one."""
         self.hear_the_last()
-        told = sorted(self._failures, key=lambda failure: failure[:2])
-        return first_failure(RankFailedError(text, rank, code) for _, rank, text, code in told)
+        return first_failure(self._errors())
 
     def failure_of(self, rank: int) -> str:
         """What a rank has said about its failure; empty if nothing."""
@@ -147,12 +158,25 @@ class Driver:
                 if kind == "call":
                     connection.send_bytes(self._call)
                 elif kind == "failed":
-                    self._failures.append(content)
+                    with self._told:
+                        self._failures.append(content)
+                        self._told.notify_all()
+                elif kind == "cause":
+                    with self._told:
+                        self._told.wait_for(self._knows_cause, _CAUSE_SECONDS)
+                    connection.send(None)
                 elif kind == "result":
                     rank, packed = content
                     self.results[rank] = packed
                 else:
                     self._show(content)
+
+    def _errors(self) -> list[RankFailedError]:
+        told = sorted(self._failures, key=lambda failure: failure[:2])
+        return [RankFailedError(text, rank, code) for _, rank, text, code in told]
+
+    def _knows_cause(self) -> bool:
+        return not all(map(is_consequence, self._errors()))
 
 
 def addresses_towards(hosts: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hvd_keras.launch.report import SOCKET_CLOSED_CODE
 
-__all__ = ["RankFailedError", "first_failure"]
+__all__ = ["RankFailedError", "first_failure", "is_consequence"]
 
 # How a rank says that it failed over another one's failure.
 _VICTIMS = ("AbortedError", "HorovodInternalError", "PeerDiedError")
@@ -38,10 +38,11 @@ def first_failure(failures: Iterable[RankFailedError]) -> RankFailedError | None
     Returns:
         The first one of all where each says that it is a consequence; None where there is none.
     """
-    return min(failures, key=_is_victim, default=None)
+    return min(failures, key=is_consequence, default=None)
 
 
-def _is_victim(failure: RankFailedError) -> bool:
+def is_consequence(failure: RankFailedError) -> bool:
+    """Whether the failure says that it is merely the consequence of another rank's."""
     lines = str(failure).strip().splitlines()
     heads = [line for line in lines if line and not line[0].isspace()]
     if len(heads) == 1 and failure.exit_code == SOCKET_CLOSED_CODE:  # and no traceback

@@ -151,6 +151,7 @@ class Task:
         """Tells the driver, and returns what is to be raised."""
         error = RankFailedError(f"rank {rank} of {self._size} {what}", rank, returncode)
         link.failed(str(error), returncode)
+        link.wait_for_cause()  # Spark ends all tasks as soon as one has failed
         return error
 
 

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from hvd_keras import runner
+from tests.processes import running
+from tests.rank_functions import check_failure_of_work, make_failing
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("pyspark")
@@ -76,15 +77,7 @@ def spark():
 
 
 def rank_processes():
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if b"hvd_keras.runner" in words:
-            found.append(int(entry.name))
-    return found
+    return [process.pid for process in running() if b"hvd_keras.runner" in process.words]
 
 
 def test_a_cluster_of_two_workers_trains(tmp_path):
@@ -117,19 +110,12 @@ def test_results_output_and_messages(spark, capfd):
     assert "printed by 0" in capfd.readouterr().out
 
 
-def test_the_first_traceback_comes_back_and_nothing_stays(spark):
-    def work():
-        import hvd_keras as hvd
-
-        hvd.init()
-        if hvd.rank() == 1:
-            raise KeyError("no such column")
-        hvd.barrier()
-
+@pytest.mark.parametrize("linger", [0.0, 3.0], ids=["soon", "late"])
+def test_the_first_traceback_comes_back_and_nothing_stays(spark, linger):
+    """Also where the others, which fail over it, end long before the rank that has failed."""
     with pytest.raises(runner.RankFailedError) as caught:
-        runner.HorovodRunner(np=2).run(work)
-    assert caught.value.rank == 1
-    assert "KeyError: 'no such column'" in str(caught.value)
+        runner.HorovodRunner(np=2).run(make_failing(), linger=linger)
+    check_failure_of_work(caught.value)
     assert not rank_processes()
 
 
